@@ -1,0 +1,1 @@
+"""Collectives under test: `python -m collectives.sweep --gpus 8`."""

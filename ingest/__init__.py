@@ -1,0 +1,1 @@
+"""Other people's measurements become Records: `python -m ingest FILE...`."""

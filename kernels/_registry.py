@@ -1,0 +1,260 @@
+"""What a kernel is to the rest of the suite, and how the modules of this folder are found.
+
+`Op`: a computation, with the reference that every implementation is held to. `Case`: a named point
+of its shape space. `Implementation`: one way to compute it, and what that needs. A file of this
+folder declares an `OP` or adds implementations to one; importing it touches no device.
+"""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
+
+import torch
+
+from verifyscope.errors import UsageError
+from verifyscope.parts import PARTS
+from verifyscope.records import Kind, Mode, Value
+from verifyscope.roofline import Cost as Cost
+
+Argument = torch.Tensor | int | float | tuple[int, ...]
+Inputs = Mapping[str, Argument]
+Outputs = Mapping[str, torch.Tensor]
+Run = Callable[..., Outputs]
+Plan = Callable[..., "Prepared"]
+Reason = str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One named point of an op's shape space.
+
+    dims: the numbers and words that a record shows (rows, context, page, tree, ...).
+    tiny: small enough for Triton's interpreter and the host CUDA runner, under a second.
+    cpu: small enough for a CPU to time honestly with torch, under a few hundred MB.
+    """
+
+    name: str
+    dims: Mapping[str, Value]
+    dtype: torch.dtype = torch.bfloat16
+    tiny: bool = False
+    cpu: bool = False
+    mode: Mode | None = None
+    seed: int = 0
+
+    def number(self, dim: str) -> int:
+        """Return a dimension that is a whole number; TypeError if it is not."""
+        value = self.dims[dim]
+        if not isinstance(value, int):
+            raise TypeError(f"case {self.name}: {dim} is {value!r}, not a whole number")
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """The largest relative error of a row, per output; `why` justifies it.
+
+    The error of a row is |got - want| / max(|want|, the RMS row norm of want), both norms over the
+    last dimension. `absolute` names outputs (such as an LSE) that are compared element by element
+    with an absolute bound instead.
+    """
+
+    row: float
+    why: str
+    absolute: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """An implementation ready to run: planned, packed and allocated, none of which is timed.
+
+    facts: what was resolved meanwhile (a backend, a number of splits, a version), for the record.
+    """
+
+    call: Callable[[], Outputs]
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What an implementation needs.
+
+    capabilities: the CUDA capabilities (80, 90, ...) it is built for; empty means any device.
+    packages: names to import. refuses: the reason why it cannot compute a case, or None.
+    """
+
+    capabilities: tuple[int, ...] = ()
+    packages: tuple[str, ...] = ()
+    refuses: Callable[[Case], Reason | None] = lambda case: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Implementation:
+    """One way to compute an op, and the facts that decide where it can run.
+
+    prepare: inputs -> `Prepared`; each call of that computes once and returns the outputs.
+    declares: instruction classes ("tensor_core", "wide_load") that the compile gate must find.
+    """
+
+    op: "Op"
+    name: str
+    prepare: Callable[[Inputs], Prepared]
+    kind: Kind
+    needs: Needs
+    declares: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """Return `op/implementation`: the name in test ids, records and reports."""
+        return f"{self.op.name}/{self.name}"
+
+    def run(self, inputs: Inputs) -> Outputs:
+        """Prepare and run once."""
+        return self.prepare(inputs).call()
+
+    def why_not(self, device: torch.device, case: Case) -> Reason | None:
+        """Say why this cannot run `case` on `device`; None if it can."""
+        for package in self.needs.packages:
+            if importlib.util.find_spec(package) is None:
+                return f"needs the package {package!r}, which is not installed"
+        if self.needs.capabilities:
+            wanted = "needs a CUDA device of capability " + ", ".join(
+                f"{capability / 10:.1f}" for capability in self.needs.capabilities
+            )
+            if device.type != "cuda":
+                return f"{wanted}; this machine has none"
+            major, minor = torch.cuda.get_device_capability(device)
+            if not any(_serves(built, 10 * major + minor) for built in self.needs.capabilities):
+                return f"{wanted}; this device has {major}.{minor}"
+        return self.needs.refuses(case)
+
+
+def _serves(built: int, present: int) -> bool:
+    return built // 10 == present // 10 and built <= present
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """A computation with one reference, which every implementation is held to.
+
+    reference: inputs as keywords -> outputs by name, computed in float32 or float64 from the same
+        rounded inputs, without rounding the result.
+    inputs: a case and a device -> fresh inputs, normal random, the same on every call.
+    cost: what any implementation must spend on these inputs (bytes touched, not tensor sizes).
+    gate_cases: small tensors of the real head dims and tile shapes, one for each entry of the
+        configuration tables: what the compile gate builds beside the tiny cases.
+    long_gate_cases: the full product of dtypes and page sizes, for `make test-long`.
+    """
+
+    name: str
+    part: str
+    reference: Run
+    inputs: Callable[[Case, torch.device], Inputs]
+    cost: Callable[[Inputs], Cost]
+    cases: tuple[Case, ...]
+    tolerance: Tolerance
+    gate_cases: tuple[Case, ...] = ()
+    long_gate_cases: tuple[Case, ...] = ()
+    _added: dict[str, Implementation] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.part not in PARTS:
+            raise ValueError(f"op {self.name!r}: unknown part {self.part!r} (verifyscope/parts.py)")
+        names = [case.name for case in (*self.cases, *self.gate_cases, *self.long_gate_cases)]
+        if len(set(names)) != len(names):
+            raise ValueError(f"op {self.name!r} has two cases of one name: {names}")
+
+    @property
+    def implementations(self) -> Mapping[str, Implementation]:
+        """Return what has been added so far, by name."""
+        return MappingProxyType(self._added)
+
+    def implementation(
+        self, name: str, *, kind: Kind = "own", needs: Needs = Needs(), declares: Sequence[str] = ()
+    ) -> Callable[[Run], Run]:
+        """Add the decorated function: inputs as keywords -> outputs. It stays that function."""
+
+        def add(run: Run) -> Run:
+            def prepare(inputs: Inputs) -> Prepared:
+                return Prepared(call=lambda: run(**inputs))
+
+            self._add(
+                Implementation(
+                    op=self,
+                    name=name,
+                    prepare=prepare,
+                    kind=kind,
+                    needs=needs,
+                    declares=tuple(declares),
+                )
+            )
+            return run
+
+        return add
+
+    def prepared_implementation(
+        self, name: str, *, kind: Kind = "own", needs: Needs = Needs(), declares: Sequence[str] = ()
+    ) -> Callable[[Plan], Plan]:
+        """Add the decorated function: inputs as keywords -> `Prepared`, which is what is timed."""
+
+        def add(plan: Plan) -> Plan:
+            def prepare(inputs: Inputs) -> Prepared:
+                return plan(**inputs)
+
+            self._add(
+                Implementation(
+                    op=self,
+                    name=name,
+                    prepare=prepare,
+                    kind=kind,
+                    needs=needs,
+                    declares=tuple(declares),
+                )
+            )
+            return plan
+
+        return add
+
+    def _add(self, implementation: Implementation) -> None:
+        if implementation.name in self._added:
+            raise ValueError(f"{self.name!r} has two implementations named {implementation.name!r}")
+        self._added[implementation.name] = implementation
+
+
+@cache
+def all_ops() -> Mapping[str, Op]:
+    """Import every public module of this folder, once; return the ops by name."""
+    import kernels
+
+    ops: dict[str, Op] = {}
+    for info in sorted(pkgutil.iter_modules(kernels.__path__), key=lambda info: info.name):
+        if info.name.startswith("_"):
+            continue
+        module = importlib.import_module(f"kernels.{info.name}")
+        found = [value for value in vars(module).values() if isinstance(value, Op)]
+        if not found:
+            raise TypeError(
+                f"kernels/{info.name}.py neither declares an Op nor adds to one; "
+                f"if it is a helper, start its name with an underscore"
+            )
+        for op in found:
+            if ops.setdefault(op.name, op) is not op:
+                raise ValueError(f"kernels/{info.name}.py declares a second op named {op.name!r}")
+    return MappingProxyType(ops)
+
+
+def find_op(name: str) -> Op:
+    """Return the op `name`; `UsageError` that lists the known ones if there is none."""
+    if name not in all_ops():
+        raise UsageError(f"unknown op {name!r}; known: {', '.join(all_ops())}")
+    return all_ops()[name]
+
+
+def implementations() -> Iterator[Implementation]:
+    """Yield every implementation of every op."""
+    for op in all_ops().values():
+        yield from op.implementations.values()

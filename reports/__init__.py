@@ -1,0 +1,1 @@
+"""Markdown and plots from records; needs neither torch nor a GPU."""

@@ -1,0 +1,1 @@
+"""What all tests share. Tests need no GPU unless they are marked `gpu`."""

@@ -1,0 +1,1 @@
+"""Ground floor: records, environment, hardware and model facts, clocks, statistics."""

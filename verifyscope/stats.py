@@ -1,0 +1,134 @@
+"""Medians, their intervals, outliers, and the verdict between two sets of samples.
+
+The interval of a median is the percentile bootstrap at 95 % (Efron 1979): RESAMPLES draws with
+replacement from one generator with a fixed seed, so the same samples give the same interval.
+The modified z-score is 0.6745 (x - median) / MAD (Iglewicz and Hoaglin 1993); above 3.5 in absolute
+value a sample is an outlier.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+RESAMPLES = 1000
+OUTLIER_Z = 3.5
+SAME_WITHIN = 0.02
+_LARGEST_RESAMPLED = 4096
+
+Verdict = Literal["faster", "slower", "same", "unsure"]
+_Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Median, its 95 % interval and upper percentiles of `count` samples, in their unit."""
+
+    median: float
+    low: float
+    high: float
+    p90: float
+    p99: float
+    count: int
+
+    @property
+    def relative_width(self) -> float:
+        """Return the half-width of the interval as a fraction of the median: the stop rule."""
+        return (self.high - self.low) / 2 / self.median if self.median else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The verdict on new against old: `ratio` is new median / old median, with its interval."""
+
+    verdict: Verdict
+    ratio: float
+    low: float
+    high: float
+
+
+def summarise(samples: Sequence[float]) -> Summary:
+    """Summarise at least one sample; with fewer than 5 the interval is minimum to maximum."""
+    values = _checked(samples)
+    low, high = _interval(values)
+    return Summary(
+        median=float(np.median(values)),
+        low=low,
+        high=high,
+        p90=float(np.percentile(values, 90)),
+        p99=float(np.percentile(values, 99)),
+        count=len(values),
+    )
+
+
+def compare(
+    new: Sequence[float], old: Sequence[float], *, same_within: float = SAME_WITHIN
+) -> Comparison:
+    """Say whether `new` is faster than `old` beyond noise.
+
+    The interval of the ratio of medians comes from resampling both sets. All of it below
+    1 - `same_within`: faster; above 1 + `same_within`: slower; all inside that band: same; anything
+    else, or fewer than 3 samples on a side: unsure.
+    """
+    a, b = _checked(new), _checked(old)
+    if np.median(b) <= 0:
+        raise ValueError("times to compare must be above zero")
+    medians_a, medians_b = _resampled_medians(a, 1), _resampled_medians(b, 2)
+    low, high = (float(x) for x in np.percentile(medians_a / medians_b, [2.5, 97.5]))
+    verdict: Verdict = "unsure"
+    if min(len(a), len(b)) >= 3:
+        if high < 1 - same_within:
+            verdict = "faster"
+        elif low > 1 + same_within:
+            verdict = "slower"
+        elif low >= 1 - same_within and high <= 1 + same_within:
+            verdict = "same"
+    ratio = float(np.median(a) / np.median(b))
+    return Comparison(verdict=verdict, ratio=ratio, low=low, high=high)
+
+
+def modified_z_scores(values: Sequence[float]) -> list[float]:
+    """Return 0.6745 (x - median) / MAD for each value.
+
+    Where more than half of the values are equal the MAD is 0: equal values score 0, others
+    infinity with the sign of their difference.
+    """
+    array = _checked(values)
+    away = array - np.median(array)
+    spread = float(np.median(np.abs(away)))
+    if spread == 0:
+        return [0.0 if x == 0 else float(np.copysign(np.inf, x)) for x in away]
+    return [float(x) for x in 0.6745 * away / spread]
+
+
+def outliers(values: Sequence[float]) -> list[int]:
+    """Return the positions whose modified z-score is above OUTLIER_Z in absolute value."""
+    return [at for at, z in enumerate(modified_z_scores(values)) if abs(z) > OUTLIER_Z]
+
+
+def _checked(samples: Sequence[float]) -> _Array:
+    values = np.asarray(samples, dtype=np.float64)
+    if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+        raise ValueError("samples must be a non-empty list of finite numbers")
+    return values
+
+
+def _interval(values: _Array) -> tuple[float, float]:
+    if len(values) < 5:
+        return float(values.min()), float(values.max())
+    low, high = np.percentile(_resampled_medians(values, 0), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _resampled_medians(values: _Array, seed: int) -> _Array:
+    # The median of 4096 of the samples is as good a centre, and bounds the memory.
+    count = min(len(values), _LARGEST_RESAMPLED)
+    generator = np.random.default_rng(seed)
+    rows = max(1, 2_000_000 // count)
+    medians = [
+        np.median(values[generator.integers(0, len(values), (min(rows, RESAMPLES - at), count))], 1)
+        for at in range(0, RESAMPLES, rows)
+    ]
+    return np.concatenate(medians)

@@ -1,6 +1,6 @@
-"""One way to run a command line: errors are one line on stderr, and the exit status says which kind.
+"""One way to run a command line: an error is one line, and the exit status says its kind.
 
-0 fine, 1 wrong or failed, 2 usage, 130 interrupted. Data goes to stdout, everything else to stderr.
+0 fine, 1 wrong or failed, 2 usage, 130 interrupted. Data goes to stdout, the rest to stderr.
 """
 
 import errno
@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import typer
@@ -69,9 +70,9 @@ def run(application: typer.Typer, program: str, arguments: Sequence[str] | None 
 
 
 def command_line() -> str:
-    """Return how this process was started, fit for a record: absolute paths become file names."""
+    """Return how this process was started, fit for a record: paths become file names."""
     program, *arguments = sys.orig_argv
-    words = [os.path.basename(program), *arguments]
+    words = [Path(program).name, *arguments]
     return shlex.join(word.rpartition("/")[2] if word.startswith("/") else word for word in words)
 
 

@@ -44,6 +44,7 @@ _IS_PYTHON = (
     "import pip, sys; v = '%d.%d' % sys.version_info[:2]; "
     "sys.exit(sys.version_info < (3, 10) or sys.argv[1] not in ('', v))"
 )
+_QUIET = ("--quiet", "--quiet")  # errors are still shown
 _PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 
 
@@ -115,9 +116,9 @@ def set_up(extra: str | None, torch_index: str | None, *, this_python: bool = Fa
             _install_cpu_torch(torch_index)
         else:
             _say("Installing torch, triton, CuPy and CUDA libraries: several GB.")
-        _pip("install", "--editable", f"{ROOT}[{chosen.extra},flashinfer,dev]")
+        _pip("--editable", f"{ROOT}[{chosen.extra},flashinfer,dev]")
         # Its own metadata asks for several GB that only other backends of it need.
-        _pip("install", "--no-deps", FLASHINFER)
+        _pip("--no-deps", FLASHINFER)
         if not _works():
             raise Failure(f"{VENV} does not import {', '.join(_MUST_IMPORT)}; see pip's messages")
         (VENV / _STAMP).write_text(wanted)
@@ -201,7 +202,15 @@ def _too_old() -> list[str]:
 def _install_cpu_torch(torch_index: str | None) -> None:
     where = ["--extra-index-url", torch_index] if torch_index else []
     _say(f"Installing torch {_TORCH}+cpu.")
-    command = [*_python(), *_PIP, "install", "--quiet", *where, f"torch=={_TORCH}+cpu"]
+    command = [
+        *_python(),
+        *_PIP,
+        "install",
+        *_QUIET,
+        "--no-compile",
+        *where,
+        f"torch=={_TORCH}+cpu",
+    ]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if done.returncode == 0:
         return
@@ -218,7 +227,7 @@ def _install_cpu_torch(torch_index: str | None) -> None:
         "libraries, about 3 GB to load and 5 GB on disk (TORCH_INDEX=URL names an index that "
         "has the CPU build, 0.2 GB)."
     )
-    _pip("install", f"torch=={_TORCH}")
+    _pip(f"torch=={_TORCH}")
 
 
 def _older(stamp: str, wanted: str) -> bool:
@@ -290,11 +299,11 @@ def _alone() -> Iterator[None]:
 
 
 def _pip(*arguments: str) -> None:
-    _checked([*_python(), *_PIP, arguments[0], "--quiet", *arguments[1:]])
+    _checked([*_python(), *_PIP, "install", *_QUIET, "--no-compile", *arguments])
 
 
 def _pip_here(pins: Path, *arguments: str) -> None:
-    pip = [sys.executable, *_PIP, "install", "--quiet"]
+    pip = [sys.executable, *_PIP, "install", *_QUIET]
     if subprocess.run([sys.executable, "-c", "import pip"], capture_output=True).returncode != 0:
         uv = shutil.which("uv")
         if uv is None:

@@ -13,7 +13,6 @@ run on a bare Python before anything is installed: the standard library is all i
 
 import argparse
 import contextlib
-import ctypes
 import fcntl
 import hashlib
 import json
@@ -29,6 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from verifyscope import driver
 from verifyscope.errors import Failure, UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,38 +56,18 @@ class Plan:
     why: str
 
 
-def plan(cuda_driver: int | None, extra: str | None = None) -> Plan:
-    """Choose the extra for a driver: 13000 for CUDA 13.0, None without a GPU."""
+def plan(cuda: int | None, extra: str | None = None) -> Plan:
+    """Choose the extra for a driver's CUDA: 13000 is CUDA 13.0, None is no GPU."""
     if extra:
         if extra not in EXTRAS:
             raise UsageError(f"unknown EXTRA {extra!r}; known: {', '.join(EXTRAS)}")
         return Plan(extra, f"EXTRA={extra}")
-    if cuda_driver is None:
+    if cuda is None:
         return Plan("cpu", "no NVIDIA GPU here")
-    said = f"{cuda_driver // 1000}.{cuda_driver % 1000 // 10}"
-    if cuda_driver < 12000:
+    said = f"{cuda // 1000}.{cuda % 1000 // 10}"
+    if cuda < 12000:
         return Plan("cpu", f"the driver runs CUDA {said}, too old for any CUDA extra")
-    return Plan("cuda12" if cuda_driver < 13000 else "cuda13", f"the driver runs CUDA {said}")
-
-
-def cuda_driver() -> int | None:
-    """Ask NVML for the driver's CUDA version; None if there is no GPU or no driver."""
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return None
-    count, version = ctypes.c_uint(), ctypes.c_int()
-    try:
-        if nvml.nvmlInit_v2() != 0:
-            return None
-        asked = (
-            nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)),
-            nvml.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(version)),
-        )
-        nvml.nvmlShutdown()
-    except AttributeError:  # a driver from before CUDA 10
-        return None
-    return version.value if asked == (0, 0) and count.value else None
+    return Plan("cuda12" if cuda < 13000 else "cuda13", f"the driver runs CUDA {said}")
 
 
 def set_up(extra: str | None, torch_index: str | None, *, this_python: bool = False) -> None:
@@ -101,7 +81,8 @@ def set_up(extra: str | None, torch_index: str | None, *, this_python: bool = Fa
             "to read logs and build reports here: python3 -m pip install -e ."
         )
     with _alone():
-        chosen = plan(cuda_driver(), extra)
+        found = driver.look()
+        chosen = plan(found.cuda if found else None, extra)
         stamp, wanted = _stamp(), _digest(chosen.extra)
         right = _runs("-c", _IS_PYTHON, _version() if this_python else "")
         if stamp == wanted and right and _works():

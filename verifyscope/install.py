@@ -110,15 +110,13 @@ def add_here() -> None:
     """Add what the suites lack to the running python; `Failure` if anything present changed."""
     before = present()
     with tempfile.TemporaryDirectory() as folder:
-        pins = Path(folder) / "present.txt"
-        pins.write_text(
-            "".join(f"{name}=={v}\n" for name, v in before.items() if name != "verifyscope")
-        )
+        held = Path(folder) / "present.txt"
+        held.write_text(pins(before))
         isolation = ["--no-build-isolation"] if _major(before.get("setuptools")) >= 77 else []
-        _pip_here(pins, "--no-deps", *isolation, "--editable", str(ROOT))
+        _pip_here(held, "--no-deps", *isolation, "--editable", str(ROOT))
         missing = lacking(_requirements(), before)
         if missing:
-            _pip_here(pins, *missing)
+            _pip_here(held, *missing)
     changed = changes(before, present())
     if changed:
         raise Failure(f"packages that were here changed: {'; '.join(changed)}")
@@ -140,9 +138,23 @@ def present() -> dict[str, str]:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     found: dict[str, str] = json.loads(done.stdout)
-    # pip refuses a pin that is no version of PEP 440, as very old packages have.
-    legal = re.compile(r"\d[\dA-Za-z.!+_-]*")
-    return {_plain(name): version for name, version in found.items() if legal.fullmatch(version)}
+    return {_plain(name): version for name, version in found.items()}
+
+
+def pins(have: Mapping[str, str]) -> str:
+    """Return constraints that hold every distribution where it is; ours may be made anew.
+
+    pip refuses a pin that is no version of PEP 440, as very old packages have; that they did not
+    change is seen afterwards, as for all.
+    """
+    legal = re.compile(
+        r"(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9]+([._-][a-z0-9]+)*)?"
+    )
+    return "".join(
+        f"{name}=={version}\n"
+        for name, version in have.items()
+        if name != "verifyscope" and legal.fullmatch(version)
+    )
 
 
 def lacking(requirements: Sequence[str], have: Mapping[str, str]) -> list[str]:
@@ -283,14 +295,14 @@ def _pip(*arguments: str) -> None:
     _checked([*_python(), *_PIP, "install", *_QUIET, "--no-compile", *arguments])
 
 
-def _pip_here(pins: Path, *arguments: str) -> None:
+def _pip_here(held: Path, *arguments: str) -> None:
     pip = [sys.executable, *_PIP, "install", *_QUIET]
     if subprocess.run([sys.executable, "-c", "import pip"], capture_output=True).returncode != 0:
         uv = shutil.which("uv")
         if uv is None:
             raise Failure(f"{sys.executable} has no pip; install it: python3 -m ensurepip")
         pip = [uv, "pip", "install", "--quiet", "--python", sys.executable]
-    _checked([*pip, "--constraint", str(pins), *arguments])
+    _checked([*pip, "--constraint", str(held), *arguments])
 
 
 def _checked(command: Sequence[str]) -> None:

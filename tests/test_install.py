@@ -252,6 +252,21 @@ def test_the_suites_need_only_light_packages(monkeypatch: pytest.MonkeyPatch) ->
     assert install._requirements() == ["jinja2>=3.1", "numpy>=1.24", "pytest>=8"]
 
 
+def test_pins_hold_every_version_that_pip_can_hold() -> None:
+    have = {
+        "torch": "2.11.0+cu130",
+        "vllm": "0.33.0rc1.dev7+gabc123.cu130",
+        "flashinfer-python": "0.6.18.post1",
+        "very-old": "1.0-custom",
+        "verifyscope": "0.1.0",
+    }
+    assert install.pins(have).splitlines() == [
+        "torch==2.11.0+cu130",
+        "vllm==0.33.0rc1.dev7+gabc123.cu130",
+        "flashinfer-python==0.6.18.post1",
+    ]
+
+
 def test_every_change_of_a_present_package_is_named() -> None:
     before = {"torch": "2.11.0+cu130", "triton": "3.6.0", "verifyscope": "0.1.0", "click": "8"}
     after = {"torch": "2.13.0", "verifyscope": "0.2.0", "click": "8", "typer": "1"}
@@ -278,7 +293,6 @@ def serving(tmp_path: Path) -> tuple[Path, Path]:
         "flashinfer-python": "0.6.18",
         "vllm": "0.33.0rc1.dev7+gabc123.cu130",
         "numpy": "1.26.4",
-        "very-old": "1.0-custom",
     }.items():
         info = site / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir()

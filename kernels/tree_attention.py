@@ -157,7 +157,8 @@ def inputs(case: Case, device: torch.device) -> Inputs:
     """Draw normal q, keys and values into a shuffled page table; NaN is wherever no key is.
 
     The page table has two cells more than the longest request needs. What lies past a request's
-    last page is poisoned with -1 and with ids of no page.
+    last page is poisoned with -1 and with ids of no page. Another seed gives other values in the
+    same places, so that they can be copied over the first ones.
     """
     requests, tokens, page_size = (case.number(name) for name in ("requests", "rows", "page"))
     q_heads, kv_heads, dim = (case.number(name) for name in ("q_heads", "kv_heads", "head_dim"))
@@ -169,7 +170,7 @@ def inputs(case: Case, device: torch.device) -> Inputs:
     lengths = prefix_lengths(case)
     needed = [-(-(length + tokens) // page_size) for length in lengths]
     pages = sum(needed) + 3
-    order = torch.randperm(pages, generator=torch.Generator().manual_seed(case.seed)).tolist()
+    order = torch.randperm(pages, generator=torch.Generator().manual_seed(pages)).tolist()
     table = torch.tensor([-1, pages, 2**31 - 1], dtype=torch.int32).repeat(
         requests, max(needed) // 3 + 2
     )[:, : max(needed) + 2]
@@ -343,18 +344,26 @@ def _tiny_cases() -> tuple[Case, ...]:
     )
 
 
+# Rows, query heads on one key head: 4, 8, 32 and 64 packed rows, each of which has its own tile.
+_GATE_ROWS = ((1, 4), (1, 8), (4, 8), (8, 8))
+
+
 def _gate_cases(
-    prefix: str, dims: tuple[int, ...], pages: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
+    prefix: str,
+    rows: tuple[tuple[int, int], ...],
+    dims: tuple[int, ...],
+    pages: tuple[int, ...],
+    dtypes: tuple[torch.dtype, ...],
 ) -> tuple[Case, ...]:
-    """Name what chooses a tile: the head dim, and 4, 8, 32 or 64 packed rows."""
-    found = []
-    for dim in dims:
-        for rows, heads in ((1, (4, 1)), (1, (8, 1)), (4, (8, 1)), (8, (8, 1))):
-            for page in pages:
-                for dtype in dtypes:
-                    case = _case(rows, 600, heads=heads, dim=dim, page=page, dtype=dtype)
-                    found.append(dataclasses.replace(case, name=f"{prefix}-{case.name}"))
-    return tuple(found)
+    """Multiply what chooses a tile and what is compiled in; 600 keys are enough to be split."""
+    named = (
+        _case(tokens, 600, heads=(heads, 1), dim=dim, page=page, dtype=dtype)
+        for dim in dims
+        for tokens, heads in rows
+        for page in pages
+        for dtype in dtypes
+    )
+    return tuple(dataclasses.replace(case, name=f"{prefix}-{case.name}") for case in named)
 
 
 OP = Op(
@@ -365,15 +374,17 @@ OP = Op(
     cost=cost,
     cases=(*_tiny_cases(), *_measured_cases()),
     gate_cases=(
-        *_gate_cases("gate", (64,), (1,), (torch.bfloat16,)),
-        *_gate_cases("gate", (128,), (16,), (torch.bfloat16,)),
-        *_gate_cases("gate", (256,), (64,), (torch.float16,)),
+        *_gate_cases("gate", _GATE_ROWS[1:], (64,), (1,), (torch.bfloat16,)),
+        *_gate_cases("gate", _GATE_ROWS, (128,), (16,), (torch.bfloat16,)),
+        *_gate_cases("gate", _GATE_ROWS[1:], (256,), (64,), (torch.float16,)),
     ),
-    long_gate_cases=_gate_cases("long", (64, 128, 256), (1, 16, 64), tuple(DTYPES)),
+    long_gate_cases=_gate_cases("long", _GATE_ROWS, (64, 128, 256), (1, 16, 64), tuple(DTYPES)),
     tolerance=Tolerance(
-        row=1e-2,
-        absolute={"lse": 1e-3},
-        why="",
+        row=6e-3,
+        absolute={"lse": 1e-4},
+        why="weights and result are each rounded to bfloat16 once, 2**-9 of an element at most: "
+        "3.9e-3 together; measured 2.1e-3 for the result alone and 3.0e-3 for both, float16 an "
+        "eighth. One wrong key in 8192 is about 7e-3. The LSE is never rounded: measured 1e-6",
     ),
 )
 

@@ -5,25 +5,25 @@ For request b, query head h, its key head g = h // (q_heads / kv_heads) and draf
     s[L_b + j]  = -inf unless bit j of mask_words[b, i] is set: the committed prefix is always seen,
                   a draft only by itself and its descendants
     out[b*T + i, h] = sum_n softmax(s)[n] v[n],    lse[b*T + i, h] = ln sum_n exp(s[n])
-Key n lies in page page_table[b, n // page_size], slot n % page_size. The drafts' own keys and values
-are already there, at n = L_b .. L_b + T - 1. A row that sees no key gives out 0 and lse -inf.
+Key n lies in page page_table[b, n // page_size], slot n % page_size. The drafts' own keys and
+values are there already, at n = L_b .. L_b + T - 1. A row that sees no key gives out 0, lse -inf.
 
 q [batch*T, q_heads, head_dim]; k_cache, v_cache [pages, page_size, kv_heads, head_dim], any strides
 but 1 for head_dim, so that FlashInfer's paged wrappers take (k_cache, v_cache) as they are (layout
 NHD); all bfloat16 or all float16. page_table int32 [batch, max_pages]: cells past a request's keys
 may hold anything, and are never followed. prefix_lens int32 [batch]: L, read on the device.
-mask_words int32 [batch, T], the bits of an unsigned number; T = draft_tokens, 1 to 32. scale: float.
+mask_words int32 [batch, T]: the bits of an unsigned number; T = draft_tokens, 1 to 32.
 out as q; lse float32 [batch*T, q_heads], natural logarithm.
 
 Errors: ValueError for shapes, dtypes or strides that are not those. The lengths are not checked:
 that would wait for the device. They are held to what the page table has room for.
-Source: speculative decoding's verify step as SGLang, vLLM and FlashInfer define it; EAGLE-3's trees.
+Source: the verify step of speculative decoding as SGLang, vLLM and FlashInfer define it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -142,7 +142,7 @@ def reference(
         slot = key % k_cache.shape[1]
         k, v = k_cache[page, slot].double(), v_cache[page, slot].double()  # [keys, heads, dim]
         rows = q[request * draft_tokens : (request + 1) * draft_tokens].double()
-        score = scale * torch.einsum("thgd,nhd->thgn", rows.unflatten(1, (heads, group)), k)
+        score = scale * torch.einsum("thgd,nhd->thgn", rows.view(draft_tokens, heads, group, -1), k)
         block = (mask_words[request].long()[:, None] >> token) & 1  # [T, T]
         score[..., length:].masked_fill_(block[:, None, None, :] == 0, float("-inf"))
         lse = score.logsumexp(-1)
@@ -154,45 +154,65 @@ def reference(
 
 
 def inputs(case: Case, device: torch.device) -> Inputs:
+    """Draw the lengths' keys and the trees' drafts of a case; see `draw`."""
+    return draw(
+        lengths=prefix_lengths(case),
+        words=[_trees.mask_words(tree) for tree in trees(case)],
+        page_size=case.number("page"),
+        heads=(case.number("q_heads"), case.number("kv_heads")),
+        head_dim=case.number("head_dim"),
+        dtype=case.dtype,
+        seed=case.seed,
+        device=device,
+    )
+
+
+def draw(
+    *,
+    lengths: Sequence[int],
+    words: Sequence[Sequence[int]],
+    page_size: int,
+    heads: tuple[int, int],
+    head_dim: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int = 0,
+) -> Inputs:
     """Draw normal q, keys and values into a shuffled page table; NaN is wherever no key is.
 
-    The page table has two cells more than the longest request needs. What lies past a request's
-    last page is poisoned with -1 and with ids of no page. Another seed gives other values in the
-    same places, so that they can be copied over the first ones.
+    lengths, words: L and T unsigned mask words of each request. The page table has two cells more
+    than the longest request needs, and what lies past a request's last page is poisoned with -1 and
+    with ids of no page. Another seed gives other values in the same places, so that they can be
+    copied over the first ones.
     """
-    requests, tokens, page_size = (case.number(name) for name in ("requests", "rows", "page"))
-    q_heads, kv_heads, dim = (case.number(name) for name in ("q_heads", "kv_heads", "head_dim"))
-    generator = torch.Generator(device).manual_seed(case.seed)
+    generator = torch.Generator(device).manual_seed(seed)
 
     def normal(*sizes: int) -> torch.Tensor:
-        return torch.randn(sizes, generator=generator, device=device, dtype=case.dtype)
+        return torch.randn(sizes, generator=generator, device=device, dtype=dtype)
 
-    lengths = prefix_lengths(case)
+    requests, tokens = len(lengths), len(words[0])
     needed = [-(-(length + tokens) // page_size) for length in lengths]
     pages = sum(needed) + 3
     order = torch.randperm(pages, generator=torch.Generator().manual_seed(pages)).tolist()
-    table = torch.tensor([-1, pages, 2**31 - 1], dtype=torch.int32).repeat(
-        requests, max(needed) // 3 + 2
-    )[:, : max(needed) + 2]
-    q = normal(requests * tokens, q_heads, dim)
-    k_cache = normal(pages, page_size, kv_heads, dim)
-    v_cache = normal(pages, page_size, kv_heads, dim)
+    poison = torch.tensor([-1, pages, 2**31 - 1], dtype=torch.int32)
+    width = max(needed) + 2
+    table = poison.repeat(requests, width // 3 + 1)[:, :width].contiguous()
+    k_cache, v_cache = (normal(pages, page_size, heads[1], head_dim) for _ in "kv")
     for request, count in enumerate(needed):
         mine, order = order[:count], order[count:]
         table[request, :count] = torch.tensor(mine, dtype=torch.int32)
         filled = lengths[request] + tokens - (count - 1) * page_size
         k_cache[mine[-1], filled:] = v_cache[mine[-1], filled:] = float("nan")
     k_cache[order] = v_cache[order] = float("nan")
-    words = [_trees.mask_words(tree) for tree in trees(case)]
     return {
-        "q": q,
+        "q": normal(requests * tokens, heads[0], head_dim),
         "k_cache": k_cache,
         "v_cache": v_cache,
-        "page_table": table.contiguous().to(device),
+        "page_table": table.to(device),
         "prefix_lens": torch.tensor(lengths, dtype=torch.int32, device=device),
         # The bits of an unsigned word: the top one is the sign here.
         "mask_words": torch.tensor(words).to(torch.int32).to(device),
-        "scale": dim**-0.5,
+        "scale": head_dim**-0.5,
         "draft_tokens": tokens,
     }
 
@@ -220,7 +240,7 @@ def _counted(
     prefix_lens: torch.Tensor,
     mask_words: torch.Tensor,
     draft_tokens: int,
-    **_: object,
+    **_others: object,
 ) -> Cost:
     """Count the keys and values of each request once, and the products that the mask lets through.
 
@@ -300,6 +320,7 @@ def _measured_cases() -> tuple[Case, ...]:
         *(_case(t, eight_k, "eagle8", cpu=True) for t in (12, 16)),
         # The context: what is read grows, what is merged does not.
         *(_case(t, 0, tree, cpu=True) for t, tree in ((1, "chain"), (8, "eagle4"))),
+        *(_case(t, 1, tree, cpu=True) for t, tree in ((1, "chain"), (4, "eagle4"))),
         *(_case(t, 127, tree, cpu=True) for t, tree in ((1, "chain"), (4, "eagle4"))),
         *(_case(t, 1024, tree, cpu=True) for t, tree in ((1, "chain"), (4, "eagle4"))),
         *(_case(t, 32768, tree, page=64) for t, tree in ((1, "chain"), (8, "eagle4"))),
@@ -339,7 +360,9 @@ def _tiny_cases() -> tuple[Case, ...]:
         _case(1, 5, heads=(2, 2), dim=16, page=1, tiny=True),
         _case(3, 40, heads=(6, 2), dim=16, page=4, requests=2, tree="star", tiny=True),
         _case(8, 130, heads=(4, 1), dim=32, page=16, tree="eagle4", tiny=True),
-        _case(5, 31, heads=(3, 1), dim=32, page=16, requests=3, tree="mixed", dtype=half, tiny=True),
+        _case(
+            5, 31, heads=(3, 1), dim=32, page=16, requests=3, tree="mixed", dtype=half, tiny=True
+        ),
         _case(17, 63, heads=(2, 2), dim=64, page=64, tree="binary", tiny=True),
     )
 

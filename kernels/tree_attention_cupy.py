@@ -324,9 +324,7 @@ def cupy_attention(
     return Prepared(call=call, facts=facts)
 
 
-def attend(
-    given: Mapping[str, torch.Tensor], *, shape: Shape, plan: Plan, scale: float
-) -> Outputs:
+def attend(given: Mapping[str, torch.Tensor], *, shape: Shape, plan: Plan, scale: float) -> Outputs:
     """Launch by this plan, whatever the shape would choose."""
     q, k_cache, v_cache = given["q"], given["k_cache"], given["v_cache"]
     for name in ("q", "k_cache", "v_cache"):

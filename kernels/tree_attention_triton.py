@@ -10,7 +10,7 @@ about 100 rows a GPU waits for DRAM and not for its tensor cores. Hence:
   they meet a stride, and masked with `other`, for what lies behind the last key may be NaN.
 
 Lengths, trees and page ids are read on the device: a captured graph follows them. The number of
-parts is fixed by shapes, and each row is summed in one order: the result is the same bits each time.
+parts is fixed by shapes, and each row is summed in one order: the same bits come out each time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Tile:
     blocks_per_sm: int
 
 
-# Five stages are two tiles in flight: the page ids take a stage, their keys and values the next two.
+# Five stages are two tiles in flight: page ids are loaded two stages before the keys they lead to.
 # With three, Triton issues the loads of a tile only after it has finished the one before.
 # Tiles are as wide as lets two blocks share an SM; beyond 64 rows of 128 (or any of 256) one fits.
 # Chosen by bytes in flight, shared memory and registers, with no spill; nobody has timed them yet.

@@ -22,7 +22,6 @@ Source: the verify step of speculative decoding as SGLang, vLLM and FlashInfer d
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -30,9 +29,13 @@ import torch
 
 from kernels import Case, Cost, Inputs, Op, Outputs, Prepared, Tolerance, _trees
 from kernels._gathered import gather, pack, unpack
-from verifyscope.records import Value
-
-DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+from kernels._tree_attention_cases import (
+    DTYPES,
+    gate_cases,
+    long_gate_cases,
+    measured_cases,
+    tiny_cases,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,132 +279,15 @@ def cost(given: Inputs) -> Cost:
     return _count(**given)
 
 
-def _case(
-    rows: int,
-    context: int,
-    tree: str = "chain",
-    *,
-    requests: int = 1,
-    heads: tuple[int, int] = (8, 1),
-    dim: int = 128,
-    page: int = 16,
-    dtype: torch.dtype = torch.bfloat16,
-    **more: bool,
-) -> Case:
-    """Name a point by all of its dims; several requests have ragged lengths."""
-    short = f"{context // 1024}k" if context and context % 1024 == 0 else str(context)
-    q_heads, kv_heads = heads
-    dims: dict[str, Value] = {
-        "rows": rows,
-        "requests": requests,
-        "context": context,
-        "lengths": "ragged" if requests > 1 else "equal",
-        "tree": tree,
-        "page": page,
-        "q_heads": q_heads,
-        "kv_heads": kv_heads,
-        "head_dim": dim,
-    }
-    name = (
-        f"t{rows}-b{requests}-l{short}-{tree}-p{page}-h{q_heads}x{kv_heads}-d{dim}-{DTYPES[dtype]}"
-    )
-    return Case(name=name, dims=dims, dtype=dtype, mode="verify", **more)
-
-
-def _measured_cases() -> tuple[Case, ...]:
-    """Vary one axis at a time around one request of 8k tokens on one rank of llama-3.1-70b, TP 8.
-
-    T = 1 stands beside every other T: time(T) / time(1) decides whether speculation pays.
-    """
-    eight_k = 8192
-    return (
-        *(_case(t, eight_k, cpu=True) for t in (1, 2, 3)),
-        *(_case(t, eight_k, "eagle4", cpu=True) for t in (4, 6, 8)),
-        *(_case(t, eight_k, "eagle8", cpu=True) for t in (12, 16)),
-        # The context: what is read grows, what is merged does not.
-        *(_case(t, 0, tree, cpu=True) for t, tree in ((1, "chain"), (8, "eagle4"))),
-        *(_case(t, 1, tree, cpu=True) for t, tree in ((1, "chain"), (4, "eagle4"))),
-        *(_case(t, 127, tree, cpu=True) for t, tree in ((1, "chain"), (4, "eagle4"))),
-        *(_case(t, 1024, tree, cpu=True) for t, tree in ((1, "chain"), (4, "eagle4"))),
-        *(_case(t, 32768, tree, page=64) for t, tree in ((1, "chain"), (8, "eagle4"))),
-        *(_case(t, 131072, tree, page=64) for t, tree in ((1, "chain"), (8, "eagle4"))),
-        # The batch, with ragged lengths.
-        *(
-            _case(t, eight_k, tree, requests=requests)
-            for requests in (2, 4, 8, 16)
-            for t, tree in ((1, "chain"), (4, "eagle4"))
-        ),
-        # The shape of the tree at one T, and a tree for each request.
-        *(_case(8, 1024, tree, cpu=True) for tree in ("chain", "star", "binary", "eagle8")),
-        _case(8, eight_k, "mixed", requests=8),
-        # The page: 1 as in token-granular caches, 64 as in large blocks.
-        *(
-            _case(t, eight_k, tree, page=page)
-            for page in (1, 64)
-            for t, tree in ((1, "chain"), (4, "eagle4"))
-        ),
-        *(
-            _case(t, eight_k, tree, dtype=torch.float16)
-            for t, tree in ((1, "chain"), (4, "eagle4"))
-        ),
-        # Heads: group 4, group 16, all heads of one GPU, and the two other head dims in use.
-        *(
-            _case(t, eight_k, tree, heads=heads, dim=dim)
-            for heads, dim in (((32, 8), 128), ((16, 1), 128), ((64, 8), 64), ((16, 8), 256))
-            for t, tree in ((1, "chain"), (4, "eagle4"))
-        ),
-    )
-
-
-def _tiny_cases() -> tuple[Case, ...]:
-    """Stay small enough for Triton's interpreter, and meet odd sizes: groups of 3, T = 5 and 17."""
-    half = torch.float16
-    return (
-        _case(1, 5, heads=(2, 2), dim=16, page=1, tiny=True),
-        _case(3, 40, heads=(6, 2), dim=16, page=4, requests=2, tree="star", tiny=True),
-        _case(8, 130, heads=(4, 1), dim=32, page=16, tree="eagle4", tiny=True),
-        _case(
-            5, 31, heads=(3, 1), dim=32, page=16, requests=3, tree="mixed", dtype=half, tiny=True
-        ),
-        _case(17, 63, heads=(2, 2), dim=64, page=64, tree="binary", tiny=True),
-    )
-
-
-# Rows, query heads on one key head: 4, 8, 32 and 64 packed rows, each of which has its own tile.
-_GATE_ROWS = ((1, 4), (1, 8), (4, 8), (8, 8))
-
-
-def _gate_cases(
-    prefix: str,
-    rows: tuple[tuple[int, int], ...],
-    dims: tuple[int, ...],
-    pages: tuple[int, ...],
-    dtypes: tuple[torch.dtype, ...],
-) -> tuple[Case, ...]:
-    """Multiply what chooses a tile and what is compiled in; 600 keys are enough to be split."""
-    named = (
-        _case(tokens, 600, heads=(heads, 1), dim=dim, page=page, dtype=dtype)
-        for dim in dims
-        for tokens, heads in rows
-        for page in pages
-        for dtype in dtypes
-    )
-    return tuple(dataclasses.replace(case, name=f"{prefix}-{case.name}") for case in named)
-
-
 OP = Op(
     name="tree_attention",
     part="attention",
     reference=reference,
     inputs=inputs,
     cost=cost,
-    cases=(*_tiny_cases(), *_measured_cases()),
-    gate_cases=(
-        *_gate_cases("gate", _GATE_ROWS[1:], (64,), (1,), (torch.bfloat16,)),
-        *_gate_cases("gate", _GATE_ROWS, (128,), (16,), (torch.bfloat16,)),
-        *_gate_cases("gate", _GATE_ROWS[1:], (256,), (64,), (torch.float16,)),
-    ),
-    long_gate_cases=_gate_cases("long", _GATE_ROWS, (64, 128, 256), (1, 16, 64), tuple(DTYPES)),
+    cases=(*tiny_cases(), *measured_cases()),
+    gate_cases=gate_cases(),
+    long_gate_cases=long_gate_cases(),
     tolerance=Tolerance(
         row=6e-3,
         absolute={"lse": 1e-4},

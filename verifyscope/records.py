@@ -1,4 +1,4 @@
-"""What a run leaves behind: JSON lines, each one of `Environment`, `Measurement` and `Finding`.
+"""What a run leaves behind: JSON lines of `Environment`, `Measurement`, `Compiled` and `Finding`.
 
 A line holds `type` and `schema`; a field that is absent is null, never 0. Durations are seconds
 (`_s`), sizes bytes. The first line of a file is the environment; every measurement names it by id.
@@ -145,6 +145,30 @@ class Measurement(_Line, tag="measurement", frozen=True, kw_only=True):
             raise ValueError(f"{self.op}/{self.implementation}: {self.status} needs a reason")
 
 
+class Compiled(_Line, tag="compiled", frozen=True, kw_only=True):
+    """One kernel built for one GPU that need not be present: what it takes, or why it may not run.
+
+    `capability` is 10 * major + minor (90, 120). `declared` are the instruction classes that the
+    implementation promises, `found` those in its machine code. `failure` is null where it passed.
+    """
+
+    op: str
+    implementation: str
+    kernel: str
+    case: str
+    capability: int
+    registers: int | None
+    spilled_bytes: int | None
+    shared_bytes: int | None
+    shared_limit_bytes: int
+    declared: tuple[str, ...]
+    found: tuple[str, ...]
+    failure: str | None
+    environment: str
+    command: str
+    commit: str | None
+
+
 class Evidence(msgspec.Struct, frozen=True):
     """One observed value and where: a file's name, a line number or an event's name."""
 
@@ -173,8 +197,8 @@ class Samples(_Line, tag="samples", frozen=True, kw_only=True):
     seconds: tuple[float, ...]
 
 
-Record = Environment | Measurement | Finding
-_Any = Environment | Measurement | Finding | Samples
+Record = Environment | Measurement | Compiled | Finding
+_Any = Environment | Measurement | Compiled | Finding | Samples
 
 
 class _Head(msgspec.Struct):

@@ -11,6 +11,7 @@ from verifyscope.errors import UsageError
 from verifyscope.records import (
     SAMPLES_FILE,
     Appender,
+    Compiled,
     Environment,
     Finding,
     Measurement,
@@ -34,7 +35,7 @@ class Run:
         self._samples: Appender | None = None
 
     def append(
-        self, record: Measurement | Finding, samples: tuple[float, ...] | None = None
+        self, record: Measurement | Compiled | Finding, samples: tuple[float, ...] | None = None
     ) -> None:
         """Write `record` now; `samples` are its raw times in seconds per call."""
         self._records.append(record)

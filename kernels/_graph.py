@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from kernels._check import Check, compare
+from kernels._check import Check, compare, reference
 from kernels._registry import Case, Implementation, Inputs, Outputs
 
 _WARM_UP_CALLS = 3
@@ -32,7 +32,7 @@ def check_replay(implementation: Implementation, case: Case, *, device: torch.de
     poison(captured)
     graph.replay()
     torch.cuda.synchronize(device)
-    want = op.reference(**inputs)
+    want = reference(implementation, inputs)
     return Check(
         name=f"{implementation.id} on {case.name}, replayed",
         outputs=(

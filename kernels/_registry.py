@@ -106,6 +106,7 @@ class Implementation:
 
     prepare: inputs -> `Prepared`; each call of that computes once and returns the outputs.
     declares: instruction classes ("tensor_core", "wide_load") that the compile gate must find.
+    omits: outputs of the reference that it does not compute (a library that returns no LSE).
     """
 
     op: "Op"
@@ -114,6 +115,7 @@ class Implementation:
     kind: Kind
     needs: Needs
     declares: tuple[str, ...]
+    omits: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -185,7 +187,13 @@ class Op:
         return MappingProxyType(self._added)
 
     def implementation(
-        self, name: str, *, kind: Kind = "own", needs: Needs = Needs(), declares: Sequence[str] = ()
+        self,
+        name: str,
+        *,
+        kind: Kind = "own",
+        needs: Needs = Needs(),
+        declares: Sequence[str] = (),
+        omits: Sequence[str] = (),
     ) -> Callable[[Run], Run]:
         """Add the decorated function: inputs as keywords -> outputs. It stays that function."""
 
@@ -193,20 +201,27 @@ class Op:
             def prepare(inputs: Inputs) -> Prepared:
                 return Prepared(call=lambda: run(**inputs))
 
-            self._add(name, prepare, kind=kind, needs=needs, declares=declares)
+            self._add(name, prepare, kind=kind, needs=needs, declares=declares, omits=omits)
             return run
 
         return add
 
     def prepared_implementation(
-        self, name: str, *, kind: Kind = "own", needs: Needs = Needs(), declares: Sequence[str] = ()
+        self,
+        name: str,
+        *,
+        kind: Kind = "own",
+        needs: Needs = Needs(),
+        declares: Sequence[str] = (),
+        omits: Sequence[str] = (),
     ) -> Callable[[Plan], Plan]:
         """Add the decorated function: inputs as keywords -> `Prepared`, which is what is timed."""
 
         def add(plan: Plan) -> Plan:
-            self._add(
-                name, lambda inputs: plan(**inputs), kind=kind, needs=needs, declares=declares
-            )
+            def prepare(inputs: Inputs) -> Prepared:
+                return plan(**inputs)
+
+            self._add(name, prepare, kind=kind, needs=needs, declares=declares, omits=omits)
             return plan
 
         return add
@@ -219,6 +234,7 @@ class Op:
         kind: Kind,
         needs: Needs,
         declares: Sequence[str],
+        omits: Sequence[str],
     ) -> None:
         if name in self._added:
             raise ValueError(f"{self.name!r} has two implementations named {name!r}")
@@ -233,6 +249,7 @@ class Op:
             kind=kind,
             needs=needs,
             declares=tuple(declares),
+            omits=tuple(omits),
         )
 
 

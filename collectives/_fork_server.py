@@ -8,7 +8,8 @@ it. When the sweep that started it goes away, the ranks and it end.
 
 import contextlib
 import multiprocessing
-import signal
+import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from collectives._messages import (
     Progress,
     Raised,
     Ready,
+    ending,
 )
 from collectives._plan import Job
 
@@ -68,7 +70,7 @@ def _count_gpus() -> Gpus:
         found = receiver.recv() if receiver.poll(_PROBE_S) else Gpus(0, "the driver hangs")
     except EOFError:
         process.join()
-        found = Gpus(0, f"counting them {_ending(process.exitcode)}")
+        found = Gpus(0, f"counting them {ending(process.exitcode)}")
     _end([process])
     return found if isinstance(found, Gpus) else Gpus(0)
 
@@ -103,6 +105,8 @@ class _Supervisor:
                 self._let_leave()
         finally:
             _end(self.processes)
+            # The sweep does this too, unless it was killed.
+            shutil.rmtree(self.folder, ignore_errors=True)
         self.upstream.send(failed or Finished())
 
     def _start(self, rank: int) -> None:
@@ -169,7 +173,7 @@ class _Supervisor:
             self._wait(left_s)
         dead = self._dead()
         if dead:
-            reason = ", ".join(f"{self._name(rank)} {_ending(code)}" for rank, code in dead.items())
+            reason = ", ".join(f"{self._name(rank)} {ending(code)}" for rank, code in dead.items())
             return Failed(kind="error", reason=reason, said=self._said(min(dead)))
         first = min(self.raised, key=lambda raised: raised.at_s)
         return Failed(kind="error", reason=f"{self._name(first.rank)} raised {first.text}")
@@ -219,12 +223,6 @@ def _end(processes: Sequence[ForkProcess]) -> None:
         process.join(_LEAVE_S)
 
 
-def _ending(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"ended with status {code}"
-
-
 def _state(pid: int | None) -> str | None:
     """Return the state letter of a process (T is stopped), or None where that is not known."""
     try:
@@ -236,3 +234,4 @@ def _state(pid: int | None) -> str | None:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # taking torch down in order takes seconds, and nothing here needs it

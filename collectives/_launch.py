@@ -18,7 +18,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
 
-from collectives._messages import CountGpus, Failed, Finished, Gpus, Joined, Progress, Timed
+from collectives._messages import (
+    CountGpus,
+    Failed,
+    Finished,
+    Gpus,
+    Joined,
+    Progress,
+    Timed,
+    ending,
+)
 from collectives._plan import Job, Point
 from verifyscope import stats
 from verifyscope.errors import Failure
@@ -27,7 +36,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _IMPORT_S = 300.0
 _LEAVE_S = 5.0
 # What the fork server may take beyond a job's own time-out to say who is to blame.
-_ANSWER_S = 15.0
+_ANSWER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,22 +86,22 @@ class ForkServer:
     def send(self, message: object) -> None:
         """Ask for something, once torch is imported there."""
         if not self._ready:
-            self.receive(_IMPORT_S)
+            first = self.receive(_IMPORT_S)
+            if isinstance(first, Failed):
+                raise Failure(f"torch could not be loaded: {first.reason}")
             self._ready = True
-        self._connection.send(message)
+        with contextlib.suppress(BrokenPipeError):  # `receive` says what became of the server
+            self._connection.send(message)
 
     def receive(self, timeout_s: float) -> object:
-        """Return the next message; `Failure` when the server is gone or silent."""
+        """Return the next message; `Failed` where the server itself is gone or silent."""
+        who = f"the process that holds all ranks (pid {self.process.pid})"
         try:
             if self._connection.poll(timeout_s):
                 return self._connection.recv()
         except (EOFError, ConnectionResetError):
-            status = self.process.wait()
-            raise Failure(
-                f"the process that starts the ranks ended early (status {status}); "
-                f"its error stands above"
-            ) from None
-        raise Failure(f"the process that starts the ranks says nothing for {timeout_s:g} s")
+            return Failed(kind="error", reason=f"{who} {ending(self.process.wait())}")
+        return Failed(kind="hang", reason=f"{who} says nothing for {timeout_s:g} s")
 
     def end(self) -> None:
         """End the server and all of its ranks, whatever they are doing."""
@@ -122,9 +131,9 @@ def count_gpus(server: ForkServer) -> Gpus:
     """Return how many GPUs a rank would see."""
     server.send(CountGpus())
     found = server.receive(_IMPORT_S)
-    if not isinstance(found, Gpus):
-        raise TypeError(f"expected a count of GPUs, got {found!r}")
-    return found
+    if isinstance(found, Gpus):
+        return found
+    return Gpus(0, found.reason if isinstance(found, Failed) else None)
 
 
 @dataclass(slots=True)
@@ -141,7 +150,7 @@ def results(server: ForkServer, job: Job) -> Iterator[Group | Result | Progress]
     `RankFailed` where a rank is lost: within the job's time-out, after all that was measured.
     """
     collected = _Collected()
-    with tempfile.TemporaryDirectory(prefix="verifyscope-") as folder:
+    with tempfile.TemporaryDirectory(prefix="verifyscope-", ignore_cleanup_errors=True) as folder:
         server.send((job, folder))
         while True:
             message = server.receive(job.timeout_s + _ANSWER_S)

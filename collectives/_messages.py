@@ -1,5 +1,6 @@
 """What ranks, fork server and sweep say to each other, over pipes."""
 
+import signal
 from dataclasses import dataclass
 from typing import Literal
 
@@ -88,3 +89,10 @@ class Failed:
     kind: Literal["error", "hang"]
     reason: str
     said: tuple[str, ...] = ()
+
+
+def ending(code: int | None) -> str:
+    """Say how a process ended: `code` is its exit status, or minus the signal."""
+    if code is not None and code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with status {code}"

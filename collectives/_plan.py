@@ -22,6 +22,7 @@ DEFAULT_TOKENS = (1, 2, 4, 8, 16)
 DEFAULT_RANGE: Mapping[str, tuple[int, int]] = MappingProxyType(
     {"gloo": (8 * 2**10, 2**20), "nccl": (2**10, 64 * 2**20)}
 )
+DEFAULT_ITERATIONS: Mapping[str, int] = MappingProxyType({"gloo": 10, "nccl": 20})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ _ENVIRONMENT_ERRORS = {
     errno.EISDIR: "this is a folder; name a file",
     errno.ENOTDIR: "a part of this path is a file, not a folder",
     errno.ENOENT: "no such file or folder",
+    errno.ENAMETOOLONG: "this name is too long; give a shorter one",
 }
 
 

@@ -3,6 +3,11 @@
 `UsageError` ends a command with exit status 2, `Failure` with 1; neither prints a traceback.
 """
 
+import re
+
+_PATH = re.compile(r"(?<![\w.])/(?:[^\s/:'\"]+/)+")
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+\b|\b\d{1,3}(?:\.\d{1,3}){3}\b")
+
 
 class UsageError(Exception):
     """The command cannot do what was asked: an unknown name, a bad number, a wrong file."""
@@ -17,3 +22,11 @@ def choose(what: str, given: str, allowed: list[str]) -> str:
     if given in allowed:
         return given
     raise UsageError(f"unknown {what} {given!r}; known: {', '.join(allowed)}")
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the kind and first line of `error`, fit for a record: no folder, no address."""
+    text = next((line for line in str(error).splitlines() if line.strip()), "")
+    text = _ADDRESS.sub("<address>", _PATH.sub("", text.strip()))
+    kind = type(error).__name__
+    return f"{kind}: {text}" if text else kind

@@ -49,7 +49,7 @@ def capture(
 ) -> Captured[T]:
     """Capture one call of `body` after `warmup_calls` on the same stream."""
     caller = torch.cuda.current_stream()
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(caller)
     with torch.cuda.stream(side):
         for _ in range(warmup_calls):

@@ -97,6 +97,7 @@ class Implementation:
     """One way to compute an op, and the facts that decide where it can run.
 
     prepare: inputs -> `Prepared`; each call of that computes once and returns the outputs.
+    plans: whether `prepare` does work of its own, which is then a row of its own.
     declares: instruction classes ("tensor_core", "wide_load") that the compile gate must find.
     """
 
@@ -106,6 +107,7 @@ class Implementation:
     kind: Kind
     needs: Needs
     declares: tuple[str, ...]
+    plans: bool = False
 
     @property
     def id(self) -> str:
@@ -213,6 +215,7 @@ class Op:
                     kind=kind,
                     needs=needs,
                     declares=tuple(declares),
+                    plans=True,
                 )
             )
             return plan

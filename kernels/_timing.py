@@ -14,11 +14,15 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
+from kernels import _capture
+from kernels._capture import Captured
 from verifyscope.units import bytes_
+
+T = TypeVar("T")
 
 CACHES_TO_WALK = 3
 CACHES_TO_FLUSH = 2
@@ -155,13 +159,67 @@ def enqueue_seconds(call: Callable[[], object], *, synchronize: Callable[[], Non
     return min(taken)
 
 
-def l2_bytes(device: torch.device) -> int:
-    """Return the size of a GPU's L2 cache."""
-    return int(torch.cuda.get_device_properties(device).L2_cache_size)
+class Gpu(Protocol):
+    """What timing asks of a GPU: the one seam between the rules above and torch.cuda."""
+
+    device: torch.device
+    l2_bytes: int
+
+    def free_bytes(self) -> int:
+        """Return what can still be allocated."""
+
+    def allocated_bytes(self) -> int:
+        """Return what tensors hold now."""
+
+    def synchronize(self) -> None:
+        """Wait for all that is enqueued."""
+
+    def empty_cache(self) -> None:
+        """Give back memory that no tensor uses."""
+
+    def stopwatch(self) -> Stopwatch:
+        """Return what takes device time."""
+
+    def why_not_capturable(self, call: Callable[[], object]) -> str | None:
+        """Say what in `call` would break a capture; None if nothing is known to."""
+
+    def capture(self, body: Callable[[], T]) -> Captured[T]:
+        """Capture `body` into a graph."""
 
 
-def free_bytes(device: torch.device) -> int:
-    """Return what can still be allocated: free on the device, and cached by torch unused."""
-    free, _ = torch.cuda.mem_get_info(device)
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(free) + int(unused)
+class CudaGpu:
+    """The current CUDA device through torch."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self.l2_bytes = int(torch.cuda.get_device_properties(self.device).L2_cache_size)
+
+    def free_bytes(self) -> int:
+        """Return what is free on the device, and what torch has cached and does not use."""
+        free, _ = torch.cuda.mem_get_info(self.device)
+        unused = torch.cuda.memory_reserved(self.device) - self.allocated_bytes()
+        return int(free) + int(unused)
+
+    def allocated_bytes(self) -> int:
+        """Return what tensors hold now."""
+        return int(torch.cuda.memory_allocated(self.device))
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        torch.cuda.synchronize(self.device)
+
+    def empty_cache(self) -> None:
+        """Let torch give back what it caches."""
+        torch.cuda.empty_cache()
+
+    def stopwatch(self) -> Stopwatch:
+        """Return a pair of events."""
+        return CudaEvents()
+
+    def why_not_capturable(self, call: Callable[[], object]) -> str | None:
+        """Ask torch, in an eager run."""
+        return _capture.why_not_capturable(call)
+
+    def capture(self, body: Callable[[], T]) -> Captured[T]:
+        """Capture after one more call: whatever is compiled or tuned is so already."""
+        return _capture.capture(body, warmup_calls=1)

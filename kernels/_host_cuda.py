@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from kernels._raw import Launch
+
 __all__ = ["MACROS", "HostKernel", "KernelFault", "include_directories", "why_not"]
 
 # Goes in front of a source that declares shared memory. On the CPU host_cuda.h came first.
@@ -68,6 +70,12 @@ def why_not() -> str | None:
     if not any((place / "vector_types.h").exists() for place in include_directories()):
         return "needs CUDA's headers; install triton, or set CUDA_HOME to a toolkit"
     return None
+
+
+def run(launch: Launch) -> None:
+    """Do on this CPU what `launch` asks of a GPU."""
+    kernel = HostKernel(launch.source, launch.name)
+    kernel(launch.grid, launch.block, launch.args, shared_mem=launch.shared_bytes)
 
 
 class HostKernel:

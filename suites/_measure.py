@@ -13,7 +13,8 @@ from functools import partial
 import torch
 
 from kernels import Case, Implementation, Inputs, Op, Outputs
-from kernels._check import compare, poisoned
+from kernels._check import check, compare, poisoned
+from kernels._graph import poison
 from suites._bench import Bench, Timing
 from suites.ceilings import PARTS as CEILING_PARTS
 from verifyscope.alternate import Alternation, StopRule, alternate
@@ -139,11 +140,9 @@ def measure(
 
 def check_once(one: Implementation, case: Case, bench: Bench) -> None:
     """Run `one` once on poisoned memory and hold it to its reference; raise `Wrong` if it errs."""
-    inputs = one.op.inputs(case, bench.device)
-    with poisoned():
-        got = one.run(inputs)
-    bench.synchronize()
-    _hold(one.op, got, one.op.reference(**inputs))
+    failure = check(one, case, device=bench.device).failure
+    if failure is not None:
+        raise Wrong(failure)
 
 
 def _begin(op: Op, case: Case, bench: Bench) -> _Work:
@@ -168,14 +167,14 @@ def _make_ready(work: _Work, one: Implementation) -> None:
         prepared = one.prepare(work.sets[0])
         got = prepared.call()
     work.bench.synchronize()
-    _hold(work.op, got, work.want)
+    _hold(work, one, got)
     work.facts[one.name] = dict(prepared.facts)
     del prepared, got
     timings = work.bench.timings(
         one, work.sets, touched_bytes=work.cost.touched_bytes, why_flushed=work.why_flushed
     )
     for timing in timings:
-        _check_timed(work, timing)
+        _check_timed(work, one, timing)
     if one.plans and work.op.part not in CEILING_PARTS:
         work.plans[one.name] = _plan_seconds(work, one)
     work.timings[one.name] = timings
@@ -184,38 +183,28 @@ def _make_ready(work: _Work, one: Implementation) -> None:
 def _check_again(work: _Work, one: Implementation, *, alternation: Alternation) -> None:
     for number, timing in enumerate(work.timings[one.name]):
         if f"{one.name} {number}" not in alternation.failures:
-            _check_timed(work, timing)
+            _check_timed(work, one, timing)
     check_once(one, replace(work.case, seed=work.case.seed + 1), work.bench)
 
 
-def _check_timed(work: _Work, timing: Timing) -> None:
+def _check_timed(work: _Work, one: Implementation, timing: Timing) -> None:
     """Poison what the timed calls have written, run them once more, and compare."""
-    own = {_storage(v) for one in work.sets for v in one.values() if isinstance(v, torch.Tensor)}
+    given = (value for inputs in work.sets for value in inputs.values())
+    own = {_storage(value) for value in given if isinstance(value, torch.Tensor)}
     for outputs in timing.run():
-        for tensor in outputs.values():
-            if _storage(tensor) not in own:
-                poison(tensor)
+        poison({name: value for name, value in outputs.items() if _storage(value) not in own})
     results = timing.run()
     step = -(-len(results) // _MOST_COMPARED_SETS)
     for at in dict.fromkeys((*range(0, len(results), step), len(results) - 1)):
-        _hold(work.op, results[at], work.want)
+        _hold(work, one, results[at])
 
 
-def poison(tensor: torch.Tensor) -> None:
-    """Overwrite: floats with NaN, whole numbers with their largest, booleans with their inverse."""
-    if tensor.is_floating_point():
-        tensor.fill_(float("nan"))
-    elif tensor.dtype == torch.bool:
-        tensor.logical_not_()
-    else:
-        tensor.fill_(torch.iinfo(tensor.dtype).max)
-
-
-def _hold(op: Op, got: Outputs, want: Outputs) -> None:
+def _hold(work: _Work, one: Implementation, got: Outputs) -> None:
+    want = {name: value for name, value in work.want.items() if name not in one.omits}
     if got.keys() == want.keys() and all(_equal(got[name], want[name]) for name in want):
         return
-    errors = compare(got, want, tolerance=op.tolerance)
-    problems = [f"{one.output}: {one.problem}" for one in errors if not one.passed]
+    errors = compare(got, want, tolerance=work.op.tolerance)
+    problems = [f"{error.output}: {error.problem}" for error in errors if not error.passed]
     if problems:
         raise Wrong("disagrees with the reference: " + "; ".join(problems))
 

@@ -1,51 +1,52 @@
 """The points of the suites: every implementation of every op on every case, by name."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import cache
 
-import torch
+import msgspec
 
-from kernels import Case, Implementation, all_ops, find_op
+from kernels import _execute, _select
+from kernels._points import Point, Selection
+from kernels._registry import Case, Implementation, find_case, find_op
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One implementation of an op on one of its cases, by name."""
-
-    op: str
-    implementation: str
-    case: str
-
-    @property
-    def id(self) -> str:
-        """Return the name in test ids: op/implementation-case."""
-        return f"{self.op}/{self.implementation}-{self.case}"
-
-    @property
-    def group(self) -> tuple[str, str]:
-        """Return what is measured together."""
-        return self.op, self.case
-
-    def resolve(self) -> tuple[Implementation, Case]:
-        """Return the objects behind the names."""
-        op = find_op(self.op)
-        case = next(case for case in op.cases if case.name == self.case)
-        return op.implementations[self.implementation], case
+Name = tuple[str, str, str]
 
 
-def points() -> Iterator[Point]:
-    """Yield every point; those of a case stand together, since they are measured together."""
-    for op in all_ops().values():
-        for case in op.cases:
-            for name in op.implementations:
-                yield Point(op=op.name, implementation=name, case=case.name)
+def name_of(point: Point) -> Name:
+    """Return (op, implementation, case)."""
+    return point.op, point.implementation, point.case
 
 
-def why_not(point: Point, device: torch.device) -> str | None:
-    """Say why `point` cannot be timed on `device`; None if it can."""
-    implementation, case = point.resolve()
-    if reason := implementation.why_not(device, case):
-        return reason
-    if device.type == "cpu" and not (case.cpu or case.tiny):
-        return "too large to be timed on a CPU; needs a GPU"
-    return None
+def id_of(point: Point) -> str:
+    """Return the name in test ids: op/implementation-case."""
+    return f"{point.op}/{point.implementation}-{point.case}"
+
+
+@cache
+def points() -> tuple[Point, ...]:
+    """Return every point, those of a case together; `reason` says why it cannot be timed here."""
+    found = [_for_this_machine(point) for point in _select.points(Selection())]
+    groups = dict.fromkeys((point.op, point.case) for point in found)
+    order = {group: number for number, group in enumerate(groups)}
+    return tuple(sorted(found, key=lambda point: order[point.op, point.case]))
+
+
+@cache
+def by_name() -> Mapping[Name, Point]:
+    """Return the points by (op, implementation, case)."""
+    return {name_of(point): point for point in points()}
+
+
+def resolve(point: Point) -> tuple[Implementation, Case]:
+    """Return the objects behind the names of a point that can be timed here."""
+    op = find_op(point.op)
+    return op.implementations[point.implementation], find_case(op, point.case)
+
+
+def _for_this_machine(point: Point) -> Point:
+    if point.reason is not None or _execute.device().type != "cpu":
+        return point
+    case = find_case(find_op(point.op), point.case)
+    if case.cpu or case.tiny:
+        return point
+    return msgspec.structs.replace(point, reason="too large to be timed on a CPU; needs a GPU")

@@ -4,10 +4,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from kernels import Case, Cost, Implementation
+from kernels._points import Point
+from kernels._registry import Case, Cost, all_ops
 from suites import ceilings
-from suites._measure import Measured, Outcome, Timed
+from suites._measure import Measured, Timed
+from suites._points import resolve
 from suites.ceilings import Ceilings
+from verifyscope.privacy import redacted_words
 from verifyscope.records import Environment, Measurement, Status, Value
 from verifyscope.stats import summarise
 
@@ -29,120 +32,96 @@ class Writer:
     cache_bytes: int | None
     ceilings: Ceilings
 
-    def without_time(
-        self, implementation: Implementation, case: Case, *, status: Status, reason: str
-    ) -> Line:
+    def without_time(self, point: Point, *, status: Status, reason: str) -> Line:
         """Return the line of a point that has no time."""
+        case = _case(point)
         return Line(
             record=Measurement(
                 source="measured",
-                part=implementation.op.part,
-                op=implementation.op.name,
-                implementation=implementation.name,
-                case=case.name,
-                kind=implementation.kind,
-                dims=dict(case.dims),
-                mode=case.mode,
+                part=point.part,
+                op=point.op,
+                implementation=point.implementation,
+                case=point.case,
+                kind=point.kind or "own",
+                dims=dict(case.dims) if case else {},
+                mode=case.mode if case else None,
                 status=status,
-                reason=reason,
+                reason=redacted_words(reason),
                 environment=self.environment.id,
                 command=self.environment.command,
                 commit=self.environment.commit,
             )
         )
 
-    def lines(self, measured: Measured, outcome: Outcome) -> list[Line]:
+    def lines(self, point: Point, measured: Measured) -> list[Line]:
         """Return the line of the point first, then those of its warm times and of its plan."""
+        outcome = measured.outcomes[point.implementation]
         if outcome.status != "ok" or measured.cost is None:
             reason = outcome.reason or "no reason is known"
-            return [
-                self.without_time(
-                    outcome.implementation, outcome.case, status=outcome.status, reason=reason
-                )
-            ]
-        found = [self._timed(measured, measured.cost, outcome, timed) for timed in outcome.timed]
+            return [self.without_time(point, status=outcome.status, reason=reason)]
+        found = [
+            self._timed(point, measured, cost=measured.cost, timed=timed) for timed in outcome.timed
+        ]
         if outcome.plan_s:
-            found.append(self._plan(measured, outcome))
+            found.append(self._plan(point, measured, samples=outcome.plan_s))
         return found
 
-    def _timed(self, measured: Measured, cost: Cost, outcome: Outcome, timed: Timed) -> Line:
+    def _timed(self, point: Point, measured: Measured, *, cost: Cost, timed: Timed) -> Line:
         """Say what was timed; a time beyond the ceiling is void and leaves no time."""
-        part = outcome.implementation.op.part
-        median_s = summarise(timed.samples).median
-        held = part not in ceilings.PARTS
-        from_memory = timed.cache != "warm"
-        why_void = self.ceilings.why_void(cost, median_s) if held and from_memory else None
         method = _method(measured, timed)
-        floor_s = None
-        # The bytes of a warm call need not come from memory: they are no floor for it.
-        if held and (from_memory or ceilings.comes_from_memory(cost, self.cache_bytes)):
-            floor_s = self.ceilings.floor_s(cost, dtype_name(outcome.case))
-            if (ceiling := self.ceilings.memory_for(cost)) is not None:
-                method["ceiling"], method["ceiling_bytes_per_s"] = ceiling
-        flags = ["throttled"] if measured.throttled else []
-        flags += ["in-doubt"] if measured.in_doubt else []
-        if part == "memory_ceiling" and not ceilings.is_ceiling_of_memory(
-            cost, self.cache_bytes, device=self.device
-        ):
-            flags.append("fits-cache")
-        if measured.in_doubt:
-            method["in_doubt"] = measured.in_doubt
+        floor_s, why_void = None, None
+        from_memory = timed.cache != "warm"
+        if point.part not in ceilings.PARTS:
+            # The bytes of a warm call need not come from memory: they are no floor for it.
+            if from_memory or ceilings.comes_from_memory(cost, self.cache_bytes):
+                floor_s = self.ceilings.floor_s(cost, dtype_name(resolve(point)[1]))
+                method |= self.ceilings.method_for(cost)
+            if from_memory:
+                why_void = self.ceilings.why_void(cost, summarise(timed.samples).median)
         line = self._told(
-            outcome,
-            timed.samples if why_void is None else (),
-            reason=why_void,
-            flags=flags,
+            point,
+            measured,
+            samples=timed.samples if why_void is None else (),
+            why_not=why_void,
             method=method,
-            conditions=dict(measured.conditions),
+        )
+        record = msgspec.structs.replace(
+            line.record,
+            launch=timed.launch,
+            cache=timed.cache,
+            depth=timed.calls if timed.launch == "graph" else None,
+            flags=self._flags(point, measured, cost),
             touched_bytes=cost.touched_bytes,
             flops=cost.flops,
             floor_s=floor_s,
         )
-        launched = {
-            "launch": timed.launch,
-            "cache": timed.cache,
-            "depth": timed.calls if timed.launch == "graph" else None,
-        }
-        return Line(record=msgspec.structs.replace(line.record, **launched), samples=line.samples)
+        return Line(record=record, samples=line.samples)
 
-    def _plan(self, measured: Measured, outcome: Outcome) -> Line:
+    def _plan(self, point: Point, measured: Measured, *, samples: tuple[float, ...]) -> Line:
         """Say what planning costs: a row of its own, never part of the call's time."""
-        line = self._told(
-            outcome,
-            outcome.plan_s,
-            method={"clock": "perf-counter", "calls_per_sample": 1, "rounds": len(outcome.plan_s)},
-            conditions=dict(measured.conditions),
+        method: dict[str, Value] = {"clock": "perf-counter", "calls_per_sample": 1}
+        line = self._told(point, measured, samples=samples, why_not=None, method=method)
+        record = msgspec.structs.replace(
+            line.record, part="metadata", op=f"{point.op}_plan", launch="eager", cache="warm"
         )
-        own = {"part": "metadata", "op": f"{outcome.implementation.op.name}_plan"}
-        record = msgspec.structs.replace(line.record, **own, launch="eager", cache="warm")
         return Line(record=record, samples=line.samples)
 
     def _told(
         self,
-        outcome: Outcome,
-        samples: tuple[float, ...],
+        point: Point,
+        measured: Measured,
         *,
+        samples: tuple[float, ...],
+        why_not: str | None,
         method: dict[str, Value],
-        conditions: dict[str, Value],
-        reason: str | None = None,
-        flags: list[str] | None = None,
-        touched_bytes: float | None = None,
-        flops: float | None = None,
-        floor_s: float | None = None,
     ) -> Line:
-        """Return the line of `samples`; of a void point, with its reason, if there are none."""
-        base = self.without_time(
-            outcome.implementation, outcome.case, status="void", reason=reason or "no samples"
-        ).record
+        """Return the line of `samples`, or of a void point if there are none."""
+        void = self.without_time(point, status="void", reason=why_not or "it has no samples")
         told = msgspec.structs.replace(
-            base,
-            flags=tuple(flags or ()),
-            effective=dict(outcome.facts),
+            void.record,
+            effective=dict(measured.outcomes[point.implementation].facts),
             method=method,
-            conditions=conditions,
-            touched_bytes=touched_bytes,
-            flops=flops,
-            floor_s=floor_s,
+            conditions=dict(measured.conditions),
         )
         if not samples:
             return Line(record=told)
@@ -160,6 +139,21 @@ class Writer:
         )
         return Line(record=timed, samples=samples)
 
+    def _flags(self, point: Point, measured: Measured, cost: Cost) -> tuple[str, ...]:
+        from_memory = ceilings.is_ceiling_of_memory(cost, self.cache_bytes, device=self.device)
+        flags = {
+            "throttled": bool(measured.throttled),
+            "in-doubt": measured.in_doubt is not None,
+            "fits-cache": point.part == "memory_ceiling" and not from_memory,
+        }
+        return tuple(name for name, holds in flags.items() if holds)
+
+
+def _case(point: Point) -> Case | None:
+    """Return the case behind the name; None where the op itself cannot be loaded."""
+    op = all_ops().get(point.op)
+    return next((case for case in op.cases if case.name == point.case), None) if op else None
+
 
 def dtype_name(case: Case) -> str:
     """Return the name that matrix ceilings go by: bfloat16, float32."""
@@ -173,6 +167,8 @@ def _method(measured: Measured, timed: Timed) -> dict[str, Value]:
         "input_sets": timed.sets,
         **timed.facts,
     }
+    if measured.in_doubt is not None:
+        method["in_doubt"] = measured.in_doubt
     if measured.alternation is not None and measured.rule is not None:
         method |= {
             "rounds": measured.alternation.rounds,

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from kernels import Case, Op, all_ops
+from kernels._points import Point
+from kernels._registry import find_op
 from suites import ceilings
 from suites._bench import Bench, HostBench
 from suites._measure import measure
-from suites._points import Point, points, why_not
+from suites._points import Name, name_of, points, resolve
 from suites._records import Line, Writer
 from suites.ceilings import Ceilings
 from verifyscope.alternate import StopRule
@@ -41,23 +42,23 @@ class Limits:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Session:
     """The state of a run. `selected` are the points that may be measured; None means all."""
 
     bench: Bench
     run: Run
     limits: Limits = field(default_factory=Limits)
-    selected: frozenset[Point] | None = None
-    _lines: dict[Point, list[Line]] = field(default_factory=dict)
+    selected: frozenset[Name] | None = None
+    _lines: dict[Name, Sequence[Line]] = field(default_factory=dict)
     _ceilings: Ceilings | None = None
     _lost: str | None = None
 
     def lines(self, point: Point) -> Sequence[Line]:
         """Return the lines of `point`, its own first; measure its case if that is not done yet."""
-        if point not in self._lines:
+        if name_of(point) not in self._lines:
             self._measure_case(point)
-        return self._lines[point]
+        return self._lines[name_of(point)]
 
     def ceiling_records(self) -> list[Measurement]:
         """Return the records of all ceilings of this device; measure those that are missing."""
@@ -66,63 +67,54 @@ class Session:
 
     def end_without_time(self, point: Point, *, skipped: bool, reason: str) -> None:
         """Record a point that ended before it could be measured, unless it has a record."""
-        if point not in self._lines:
-            implementation, case = point.resolve()
-            status: Status = "skipped" if skipped else "error"
-            line = self._writer().without_time(implementation, case, status=status, reason=reason)
-            self._keep(point, [line])
+        if name_of(point) not in self._lines:
+            self._keep_without_time(point, status="skipped" if skipped else "error", reason=reason)
 
     def counts(self) -> Mapping[str, int]:
         """Return how many points ended with which status."""
         return Counter(lines[0].record.status for lines in self._lines.values())
 
     def _measure_case(self, point: Point) -> None:
-        op = all_ops()[point.op]
-        if op.part not in ceilings.PARTS and self._ceilings is None:
+        is_ceiling = point.part in ceilings.PARTS
+        if not is_ceiling and self._ceilings is None:
             self._ceilings = ceilings.from_records(self.ceiling_records())
-        group = [
-            one
-            for one in points()
-            if one.group == point.group
+        runnable = []
+        for one in points():
             # A ceiling is the best of all that this machine can run, whatever is selected.
-            and (op.part in ceilings.PARTS or self.selected is None or one in self.selected)
-        ] or [point]
-        runnable = [one for one in group if not self._refuse(one)]
-        if not runnable:
-            return
-        implementations = [one.resolve()[0] for one in runnable]
-        case = point.resolve()[1]
+            chosen = is_ceiling or self.selected is None or name_of(one) in self.selected
+            if (one.op, one.case) != (point.op, point.case) or not chosen:
+                continue
+            if one.reason is not None:
+                self._keep_without_time(one, status="skipped", reason=one.reason)
+            elif self._lost is not None:
+                self._keep_without_time(one, status="error", reason=self._lost)
+            else:
+                runnable.append(one)
+        if runnable:
+            self._measure(runnable)
+
+    def _measure(self, runnable: Sequence[Point]) -> None:
+        """Measure points of one case round robin, and append their records."""
+        implementations = [resolve(one)[0] for one in runnable]
+        case = resolve(runnable[0])[1]
         measured = measure(
-            op,
+            implementations[0].op,
             case,
             implementations,
             bench=self.bench,
             rule=self.limits.rule(len(implementations)),
         )
         for one in runnable:
-            outcome = measured.outcomes[one.implementation]
-            self._keep(one, self._writer().lines(measured, outcome))
-        self._look_after_device(f"{point.op} on {point.case}")
+            self._keep(one, self._writer().lines(one, measured))
+        self._look_after_device(f"{implementations[0].op.name} on {case.name}")
         if measured.interrupted:
             raise KeyboardInterrupt
 
-    def _refuse(self, point: Point) -> bool:
-        """Record the reason why `point` is not measured, if there is one, and say so."""
-        implementation, case = point.resolve()
-        reason = why_not(point, self.bench.device)
-        if reason is None and self._lost is None:
-            return False
-        line = self._writer().without_time(
-            implementation,
-            case,
-            status="error" if reason is None else "skipped",
-            reason=reason or self._lost or "",
-        )
-        self._keep(point, [line])
-        return True
+    def _keep_without_time(self, point: Point, *, status: Status, reason: str) -> None:
+        self._keep(point, [self._writer().without_time(point, status=status, reason=reason)])
 
-    def _keep(self, point: Point, lines: list[Line]) -> None:
-        self._lines[point] = lines
+    def _keep(self, point: Point, lines: Sequence[Line]) -> None:
+        self._lines[name_of(point)] = lines
         for line in lines:
             self.run.append(line.record, line.samples)
 
@@ -154,11 +146,9 @@ def bench_of_this_machine() -> Bench:
 
 
 def _is_ceiling(point: Point, device: torch.device) -> bool:
-    op = all_ops()[point.op]
-    return op.part in ceilings.PARTS and point.case in {case.name for case in _sized(op, device)}
-
-
-def _sized(op: Op, device: torch.device) -> Sequence[Case]:
-    """Return the cases of a ceiling that are meant for `device`."""
-    meant = [case for case in op.cases if not case.tiny and case.cpu == (device.type == "cpu")]
-    return meant or op.cases
+    """Say whether `point` is a ceiling on a case that is meant for `device`."""
+    if point.part not in ceilings.PARTS:
+        return False
+    cases = find_op(point.op).cases
+    meant = [case for case in cases if not case.tiny and case.cpu == (device.type == "cpu")]
+    return point.case in {case.name for case in meant or cases}

@@ -11,9 +11,10 @@ from typing import Protocol
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from kernels._points import Point
 from suites._bench import Bench
 from suites._measure import Wrong, check_once
-from suites._points import Point, why_not
+from suites._points import by_name, resolve
 from suites._session import Session
 from verifyscope.clock import DeviceClock
 from verifyscope.errors import reason_of
@@ -71,10 +72,10 @@ class CheckedSuite:
 
     def take(self, point: Point, benchmark: BenchmarkFixture, clock: DeviceClock) -> None:
         """Hold `point` to its reference."""
-        if reason := why_not(point, self.bench.device):
-            pytest.skip(reason)
+        if point.reason is not None:
+            pytest.skip(point.reason)
         try:
-            benchmark.pedantic(check_once, args=(*point.resolve(), self.bench))
+            benchmark.pedantic(check_once, args=(*resolve(point), self.bench))
         except Wrong as error:
             pytest.fail(f"failed: {error}", pytrace=False)
 
@@ -107,4 +108,5 @@ def point_of(item: pytest.Item) -> Point | None:
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     if set(parameters) != {"op", "implementation", "case"}:
         return None
-    return Point(**parameters)
+    name = (parameters["op"], parameters["implementation"], parameters["case"])
+    return by_name().get(name)

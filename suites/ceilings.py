@@ -17,7 +17,7 @@ import typer
 
 from verifyscope import cli, roofline, units
 from verifyscope.errors import Failure
-from verifyscope.records import Measurement
+from verifyscope.records import Measurement, Value
 from verifyscope.roofline import Cost
 
 PARTS = ("memory_ceiling", "matrix_ceiling", "empty_kernel")
@@ -43,6 +43,11 @@ class Ceilings:
         if read is not None and cost.written_bytes < _READ_DOMINATED * cost.touched_bytes:
             return "memory_read", read
         return max(self.memory.items(), key=lambda item: item[1], default=None)
+
+    def method_for(self, cost: Cost) -> dict[str, Value]:
+        """Return what a record says of the ceiling that it is held to."""
+        ceiling = self.memory_for(cost)
+        return {"ceiling": ceiling[0], "ceiling_bytes_per_s": ceiling[1]} if ceiling else {}
 
     def floor_s(self, cost: Cost, dtype: str) -> float | None:
         """Return the least seconds for `cost` at these rates; None without a memory ceiling."""
@@ -111,7 +116,7 @@ def ceilings(
     from verifyscope import runs
 
     with runs.start(records, "ceilings") as run:
-        session = _session.Session(_session.bench_of_this_machine(), run)
+        session = _session.Session(bench=_session.bench_of_this_machine(), run=run)
         found = session.ceiling_records()
         cli.print_rows(
             [_row(record) for record in found],

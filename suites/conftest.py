@@ -44,9 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
             returncode=2,
         )
     # Such as "no benchmarks have been run" where all are skipped: a word to the person, no error.
-    config.addinivalue_line(
-        "filterwarnings", "default::pytest_benchmark.logger.PytestBenchmarkWarning"
-    )
+    warning = "pytest_benchmark.logger.PytestBenchmarkWarning"
+    config.addinivalue_line("filterwarnings", f"default::{warning}")
+    # A point that fails has no samples to play, and its record says so.
+    config.addinivalue_line("filterwarnings", f"ignore:Benchmark fixture was not used:{warning}")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -55,9 +56,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if config.option.collectonly:
         return
     from suites import _suite
+    from suites._points import name_of
     from suites._session import Limits, Session, bench_of_this_machine
 
-    selected = {point for item in session.items if (point := _suite.point_of(item)) is not None}
+    found = [point for item in session.items if (point := _suite.point_of(item)) is not None]
+    selected = frozenset(name_of(point) for point in found)
     if not selected:
         return
     bench = bench_of_this_machine()
@@ -76,7 +79,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         target_width=float(config.getoption("benchmark_precision", None) or Limits().target_width),
     )
     config.stash[_SUITE] = _suite.TimedSuite(
-        session=Session(bench, run, limits=limits, selected=frozenset(selected))
+        session=Session(bench=bench, run=run, limits=limits, selected=selected)
     )
 
 
@@ -121,8 +124,9 @@ def pytest_runtest_makereport(
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Say where the records are, below pytest's own summary."""
     suite = config.stash.get(_SUITE, None)
-    if suite is not None:
-        config.pluginmanager.get_plugin("terminalreporter").write_line(suite.closing_line())
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if suite is not None and terminal is not None:
+        terminal.write_line(suite.closing_line())
 
 
 def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from suites._points import Point, points
+from kernels._points import Point
+from suites._points import by_name, id_of, points
 from suites._suite import Suite
 from verifyscope.clock import DeviceClock
 
@@ -18,8 +19,8 @@ def _param(point: Point) -> Any:
         point.op,
         point.implementation,
         point.case,
-        id=point.id,
-        marks=pytest.mark.benchmark(timer=DeviceClock(), group="/".join(point.group)),
+        id=id_of(point),
+        marks=pytest.mark.benchmark(timer=DeviceClock(), group=f"{point.op}/{point.case}"),
     )
 
 
@@ -34,4 +35,4 @@ def test_kernel(
 ) -> None:
     """Hand the point's own samples to pytest-benchmark; what has none fails or is skipped."""
     clock = request.node.get_closest_marker("benchmark").kwargs["timer"]
-    suite.take(Point(op=op, implementation=implementation, case=case), benchmark, clock)
+    suite.take(by_name()[op, implementation, case], benchmark, clock)

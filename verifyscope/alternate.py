@@ -20,6 +20,8 @@ from verifyscope.stats import summarise
 
 StoppedBy = Literal["width", "time_cap", "interrupted", "failures"]
 
+# Fewer samples have no interval that could be called narrow.
+_FEWEST_FOR_WIDTH = 5
 # The interval is worth its bootstrap only when some rounds have been added to it.
 _GROWTH = 1.25
 
@@ -59,7 +61,7 @@ def alternate(
     """Sample `timers` round by round until `rule` says stop; every timer gets the same rounds."""
     samples: dict[str, list[float]] = {name: [] for name in timers}
     failures: dict[str, str] = {}
-    rounds, next_look = 0, rule.min_rounds
+    rounds, next_look = 0, max(rule.min_rounds, _FEWEST_FOR_WIDTH)
     start_s = now()
     stopped_by: StoppedBy | None = None
     try:

@@ -3,10 +3,7 @@
 `UsageError` ends a command with exit status 2, `Failure` with 1; neither prints a traceback.
 """
 
-import re
-
-_PATH = re.compile(r"(?<![\w.])/(?:[^\s/:'\"]+/)+")
-_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+\b|\b\d{1,3}(?:\.\d{1,3}){3}\b")
+from verifyscope.privacy import redacted_words
 
 
 class UsageError(Exception):
@@ -26,7 +23,6 @@ def choose(what: str, given: str, allowed: list[str]) -> str:
 
 def reason_of(error: BaseException) -> str:
     """Return the kind and first line of `error`, fit for a record: no folder, no address."""
-    text = next((line for line in str(error).splitlines() if line.strip()), "")
-    text = _ADDRESS.sub("<address>", _PATH.sub("", text.strip()))
+    text = redacted_words(next((line for line in str(error).splitlines() if line.strip()), ""))
     kind = type(error).__name__
     return f"{kind}: {text}" if text else kind

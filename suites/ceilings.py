@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from verifyscope import cli, roofline, units
-from verifyscope.errors import Failure
+from verifyscope.errors import Failure, UsageError
 from verifyscope.records import Measurement, Value
 from verifyscope.roofline import Cost
 
@@ -110,13 +110,22 @@ def ceilings(
     records: Annotated[
         Path | None, typer.Option(help="Append the records to this file; else a folder in runs/.")
     ] = None,
+    max_time_s: Annotated[
+        float, typer.Option(help="Seconds for each, unless it is steady before.")
+    ] = 1.0,
 ) -> None:
     """Measure, record and print the ceilings of this machine."""
+    if not 0 < max_time_s < float("inf"):
+        raise UsageError(f"--max-time-s {max_time_s} is no time; give seconds above 0, such as 1")
     from suites import _session
     from verifyscope import runs
 
     with runs.start(records, "ceilings") as run:
-        session = _session.Session(bench=_session.bench_of_this_machine(), run=run)
+        session = _session.Session(
+            bench=_session.bench_of_this_machine(),
+            run=run,
+            limits=_session.Limits(max_time_s=max_time_s),
+        )
         found = session.ceiling_records()
         cli.print_rows(
             [_row(record) for record in found],

@@ -9,6 +9,7 @@ median's 95 % interval at which a case is done (0.01 unless given).
 
 import importlib.util
 import os
+import warnings
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from verifyscope import runs
-from verifyscope.errors import Failure, UsageError, reason_of
+from verifyscope.errors import Failure, UsageError
+from verifyscope.runs import Run
 
 if TYPE_CHECKING:
     from suites._suite import Suite
@@ -43,11 +45,19 @@ def pytest_configure(config: pytest.Config) -> None:
             "--benchmark-cprofile would profile the playing of samples and no kernel; leave it out",
             returncode=2,
         )
-    # Such as "no benchmarks have been run" where all are skipped: a word to the person, no error.
-    warning = "pytest_benchmark.logger.PytestBenchmarkWarning"
-    config.addinivalue_line("filterwarnings", f"default::{warning}")
+    _let_pytest_benchmark_warn(config)
+
+
+def _let_pytest_benchmark_warn(config: pytest.Config) -> None:
+    """Keep its words to the person, such as that nothing was saved, from being errors."""
+    from pytest_benchmark.logger import PytestBenchmarkWarning
+
+    # It speaks at configuration and at the end, outside of the filters for tests.
+    warnings.filterwarnings("default", category=PytestBenchmarkWarning)
+    name = f"{PytestBenchmarkWarning.__module__}.{PytestBenchmarkWarning.__name__}"
+    config.addinivalue_line("filterwarnings", f"default::{name}")
     # A point that fails has no samples to play, and its record says so.
-    config.addinivalue_line("filterwarnings", f"ignore:Benchmark fixture was not used:{warning}")
+    config.addinivalue_line("filterwarnings", f"ignore:Benchmark fixture was not used:{name}")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -67,12 +77,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if _disabled(config):
         config.stash[_SUITE] = _suite.CheckedSuite(bench=bench)
         return
-    try:
-        run = runs.start(config.getoption("--records"), "suites")
-    except UsageError as error:
-        pytest.exit(str(error), returncode=2)
-    except (Failure, OSError) as error:
-        pytest.exit(reason_of(error), returncode=1)
+    run = _start(config.getoption("--records"))
     limits = Limits(
         max_time_s=float(config.getoption("benchmark_max_time")),
         min_rounds=int(config.getoption("benchmark_min_rounds")),
@@ -81,6 +86,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config.stash[_SUITE] = _suite.TimedSuite(
         session=Session(bench=bench, run=run, limits=limits, selected=selected)
     )
+
+
+def _start(records: Path | None) -> Run:
+    """Begin a run, or end pytest with one line and the status of the project's other commands."""
+    try:
+        return runs.start(records, "suites")
+    except UsageError as error:
+        pytest.exit(str(error), returncode=2)
+    except Failure as error:
+        pytest.exit(str(error), returncode=1)
+    except OSError as error:
+        pytest.exit(f"cannot write {error.filename or records}: {error.strerror}", returncode=1)
 
 
 def _disabled(config: pytest.Config) -> bool:

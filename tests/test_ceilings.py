@@ -284,6 +284,7 @@ def test_a_product_of_matrices_is_two_flops_a_multiply_add() -> None:
 def test_the_command_measures_and_records_the_ceilings_of_this_machine(tmp_path: Path) -> None:
     records = tmp_path / "records.jsonl"
     command = [sys.executable, "-m", "suites.ceilings", "--records", str(records)]
+    command += ["--max-time-s", "0.05"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = [line.split("\t") for line in done.stdout.splitlines()]
@@ -296,9 +297,19 @@ def test_the_command_measures_and_records_the_ceilings_of_this_machine(tmp_path:
         assert (record.median_s is None) == (record.status != "ok")
 
 
-def test_the_command_refuses_a_folder_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "suites.ceilings", "--records", str(tmp_path)]
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--records", "{here}"], "is a folder; name a file in it"),
+        (["--max-time-s", "-1"], "--max-time-s -1.0 is no time; give seconds above 0, such as 1"),
+    ],
+)
+def test_the_command_refuses_what_it_cannot_do_in_one_line(
+    given: list[str], said: str, tmp_path: Path
+) -> None:
+    words = [word.format(here=tmp_path) for word in given]
+    command = [sys.executable, "-m", "suites.ceilings", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    assert "is a folder; name a file in it" in done.stderr
+    assert said in done.stderr

@@ -105,6 +105,7 @@ class Implementation:
     """One way to compute an op, and the facts that decide where it can run.
 
     prepare: inputs -> `Prepared`; each call of that computes once and returns the outputs.
+    plans: whether `prepare` does work of its own, which is then a row of its own.
     declares: instruction classes ("tensor_core", "wide_load") that the compile gate must find.
     omits: outputs of the reference that it does not compute (a library that returns no LSE).
     """
@@ -116,6 +117,7 @@ class Implementation:
     needs: Needs
     declares: tuple[str, ...]
     omits: tuple[str, ...] = ()
+    plans: bool = False
 
     @property
     def id(self) -> str:
@@ -221,7 +223,9 @@ class Op:
             def prepare(inputs: Inputs) -> Prepared:
                 return plan(**inputs)
 
-            self._add(name, prepare, kind=kind, needs=needs, declares=declares, omits=omits)
+            self._add(
+                name, prepare, kind=kind, needs=needs, declares=declares, omits=omits, plans=True
+            )
             return plan
 
         return add
@@ -235,6 +239,7 @@ class Op:
         needs: Needs,
         declares: Sequence[str],
         omits: Sequence[str],
+        plans: bool = False,
     ) -> None:
         if name in self._added:
             raise ValueError(f"{self.name!r} has two implementations named {name!r}")
@@ -250,6 +255,7 @@ class Op:
             needs=needs,
             declares=tuple(declares),
             omits=tuple(omits),
+            plans=plans,
         )
 
 

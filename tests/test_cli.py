@@ -146,34 +146,6 @@ def test_ctrl_c_is_one_line_and_130() -> None:
     assert said == "python -m program: interrupted; what was measured is kept\n"
 
 
-@pytest.mark.parametrize(
-    ("word", "kept"),
-    [
-        ("--rows", "--rows"),
-        ("runs/one/records.jsonl", "runs/one/records.jsonl"),
-        ("suites/", "suites/"),
-        ("/data/ann/records.jsonl", "records.jsonl"),
-        ("--out=/data/ann/report/", "--out=report"),
-        ("../ann/records.jsonl", "records.jsonl"),
-        ("~/records.jsonl", "records.jsonl"),
-        ("tests/test_a.py::test_b[16-8]", "tests/test_a.py::test_b[16-8]"),
-        ("--backend=gloo", "--backend=gloo"),
-        ("1,2,4:8", "1,2,4:8"),
-        ("tcp://10.0.0.7:29400/x", "<address>"),
-        ("10.0.0.7", "<address>"),
-        ("--to=ann@box.example", "--to=<address>"),
-        ("fe80:0:0:1:2:3:4:5", "<address>"),
-        (str(Path.home()), "~"),
-    ],
-)
-def test_a_recorded_command_names_no_place_outside_the_checkout(
-    word: str, kept: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "orig_argv", ["/opt/x/bin/python3", "-m", "ingest", word])
-    expected = kept if kept.isascii() and not set(kept) & set("<>[]~") else f"'{kept}'"
-    assert cli.command_line() == f"python3 -m ingest {expected}"
-
-
 def test_rows_for_a_program_are_tab_separated_and_one_line_each(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

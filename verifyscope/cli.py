@@ -5,7 +5,6 @@
 
 import errno
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,14 +16,6 @@ import typer
 from verifyscope.errors import Failure, UsageError
 
 _INTERRUPTED = "interrupted; what was measured is kept"
-_OUTSIDE = re.compile(r"(?:(?<=[=:,])|^)(?:~|\.\.|(?=/))/[^=:,]*")
-_ADDRESS = re.compile(
-    r"[a-z][a-z+.-]*://\S+"  # a URL
-    r"|[\w.+-]+@[\w.-]+"  # user@host
-    r"|\b\d{1,3}(?:\.\d{1,3}){3}\b"
-    r"|(?<![\w:])[\da-f]{0,4}(?::[\da-f]{0,4}){3,7}(?![\w:])",  # IPv6
-    re.IGNORECASE,
-)
 _BREAKS = str.maketrans("\t\r\n", "   ")
 _WHAT_TO_DO = {
     errno.ENOSPC: "free some or name another folder",
@@ -76,12 +67,10 @@ def run(application: typer.Typer, program: str, arguments: Sequence[str] | None 
 
 
 def command_line() -> str:
-    """Return how this process was started, fit for a record.
-
-    An absolute path, or one that leaves the folder, becomes its file name; an address `<address>`.
-    """
+    """Return how this process was started, fit for a record: paths become file names."""
     program, *arguments = sys.orig_argv
-    return shlex.join([Path(program).name, *map(_without_places, arguments)])
+    words = [Path(program).name, *arguments]
+    return shlex.join(word.rpartition("/")[2] if word.startswith("/") else word for word in words)
 
 
 def note(text: str) -> None:
@@ -123,14 +112,6 @@ def _sentence(error: OSError) -> str:
     cause = (error.strerror or "").lower()
     hint = _WHAT_TO_DO.get(error.errno or 0)
     return f"{place}{cause}; {hint}" if hint else f"{place}{cause}"
-
-
-def _without_places(word: str) -> str:
-    def name(match: re.Match[str]) -> str:
-        path = match[0].rstrip("/")
-        return "~" if path in ("~", str(Path.home())) else path.rpartition("/")[2]
-
-    return _OUTSIDE.sub(name, _ADDRESS.sub("<address>", word))
 
 
 def _release_stdout() -> None:

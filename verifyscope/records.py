@@ -213,6 +213,7 @@ class _SampleHead(msgspec.Struct):
     id: str
 
 
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_Any)
 _head = msgspec.json.Decoder(_Head)
@@ -241,7 +242,7 @@ def is_whole(data: bytes) -> bool:
     """Say whether `data` is one whole JSON value, whatever it means."""
     try:
         msgspec.json.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except _UNREADABLE:
         return False
     return True
 
@@ -266,38 +267,48 @@ class Reader:
         self.warnings: list[str] = []
 
     def __iter__(self) -> Iterator[Record]:
-        for data, place in self._lines():
-            line = self._decoded(data, place)
+        for number, data in self._lines():
+            line = self._decoded(number, data)
             if line is not None and not isinstance(line, Samples):
                 yield line
 
     def samples(self, ids: Collection[str] | None = None) -> Iterator[Samples]:
         """Yield the raw samples that a `samples.jsonl` holds: all, or those of `ids`."""
-        for data, place in self._lines():
+        for number, data in self._lines():
             name = None if ids is None else _id_of(data)
             if ids is not None and name is not None and name not in ids:
                 continue
-            line = self._decoded(data, place)
+            line = self._decoded(number, data)
             if isinstance(line, Samples):
                 yield line
 
-    def _lines(self) -> Iterator[tuple[bytes, str]]:
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
         with _opened(self.path) as file:
             number = 0
             while data := file.readline(LONGEST_LINE_BYTES + 1):
                 number += 1
-                place = f"{self.path}:{number}"
                 if len(data) > LONGEST_LINE_BYTES:
-                    raise UsageError(f"{place}: a line of over 16 MiB; this is no records file")
-                if data.strip():
-                    yield data, place
+                    raise UsageError(
+                        f"{self.path}:{number}: a line of over 16 MiB; this is no records file"
+                    )
+                if data != b"\n":
+                    yield number, data
 
-    def _decoded(self, data: bytes, place: str) -> _Any | None:
+    def _decoded(self, number: int, data: bytes) -> _Any | None:
+        """Return the line; None, with a warning, if it is the first part of a last one."""
         try:
-            return _decoded(data, place)
-        except UsageError:
-            if data.endswith(b"\n") or not data.startswith(b"{") or is_whole(data):
-                raise
+            line = _decoder.decode(data)
+        except _UNREADABLE as error:
+            cause: str | None = _other_schema(_schema_of(data)) or (
+                f"not a record ({error}); remove the line, or give another file"
+            )
+        else:
+            if line.schema == SCHEMA:
+                return line
+            cause = _other_schema(line.schema)
+        place = f"{self.path}:{number}"
+        if data.endswith(b"\n") or not data.startswith(b"{") or is_whole(data):
+            raise UsageError(f"{place}: {cause}")
         self.warnings.append(
             f"{place}: the last line is incomplete (a run was ended); all before it is read"
         )
@@ -370,29 +381,17 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def _decoded(data: bytes, place: str) -> _Any:
+def _schema_of(data: bytes) -> int:
+    """Return the schema that a line names; this one's where it names none."""
     try:
-        line = _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        _refuse_other_schema(data, place)
-        raise UsageError(
-            f"{place}: not a record ({error}); remove the line, or give another file"
-        ) from None
-    if line.schema != SCHEMA:
-        _refuse_other_schema(data, place)
-    return line
+        return _head.decode(data).schema
+    except _UNREADABLE:
+        return SCHEMA
 
 
-def _refuse_other_schema(data: bytes, place: str) -> None:
-    try:
-        schema = _head.decode(data).schema
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return
-    if schema != SCHEMA:
-        raise UsageError(f"{place}: {_other_schema(schema)}")
-
-
-def _other_schema(schema: int) -> str:
+def _other_schema(schema: int) -> str | None:
+    if schema == SCHEMA:
+        return None
     return (
         f"record schema {schema}, this version has {SCHEMA}; "
         f"use the verifyscope that wrote it, or a newer one"
@@ -403,5 +402,5 @@ def _id_of(data: bytes) -> str | None:
     """Return the id of a line of samples; None where only a full look can say what it is."""
     try:
         return _sample_head.decode(data).id
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except _UNREADABLE:
         return None

@@ -14,6 +14,7 @@ from typing import NoReturn
 import typer
 
 from verifyscope.errors import Failure, UsageError
+from verifyscope.privacy import redacted
 
 _INTERRUPTED = "interrupted; what was measured is kept"
 _BREAKS = str.maketrans("\t\r\n", "   ")
@@ -67,10 +68,10 @@ def run(application: typer.Typer, program: str, arguments: Sequence[str] | None 
 
 
 def command_line() -> str:
-    """Return how this process was started, fit for a record: paths become file names."""
+    """Return how this process was started, fit for a record: no folder, address, host or user."""
     program, *arguments = sys.orig_argv
-    words = [Path(program).name, *arguments]
-    return shlex.join(word.rpartition("/")[2] if word.startswith("/") else word for word in words)
+    words = (redacted(word, relative_paths=True) for word in arguments)
+    return shlex.join([Path(program).name, *words])
 
 
 def note(text: str) -> None:

@@ -27,6 +27,7 @@ _WHAT_TO_DO = {
     errno.EISDIR: "name a file",
     errno.ENOTDIR: "a part of this path is a file",
     errno.EEXIST: "a part of this path is a file",
+    errno.ENAMETOOLONG: "give a shorter name",
 }
 
 

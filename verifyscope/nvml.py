@@ -30,6 +30,16 @@ THROTTLE_REASONS = MappingProxyType(
 CLOCK_SM = 1
 CLOCK_MEMORY = 2
 _TEMPERATURE_GPU = 0
+_P2P_READ = 0  # pynvml's NVML_P2P_CAPS_INDEX_READ is a tuple by mistake, which ctypes refuses
+_P2P_STATUS = MappingProxyType(
+    {
+        1: "not supported by the chipset",
+        2: "not supported by the GPU",
+        3: "not supported across this topology",
+        4: "disabled by the driver's settings",
+        5: "not supported",
+    }
+)
 _FIELD_POWER_INSTANT = 186  # GetPowerUsage is an average over 1 s on most GPUs
 _FIELD_MEMBERS = MappingProxyType({0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal"})
 
@@ -46,7 +56,7 @@ class Gpu:
         """Return what a function of pynvml says about this GPU; None if the driver does not."""
         return _guarded(self._nvml, function, self._handle, *arguments)
 
-    def number(self, function: str, *arguments: int) -> int | None:
+    def number(self, function: str, *arguments: Any) -> int | None:
         """Return a field that is a whole number."""
         value = self.read(function, *arguments)
         return int(value) if isinstance(value, int) else None
@@ -80,6 +90,11 @@ class Gpu:
         if bits is None:
             bits = self.number("nvmlDeviceGetCurrentClocksThrottleReasons")
         return tuple(name for bit, name in THROTTLE_REASONS.items() if (bits or 0) & bit)
+
+    def why_apart(self, other: "Gpu") -> str | None:
+        """Return why this GPU cannot read the other's memory; None if it can, or not known."""
+        status = self.number("nvmlDeviceGetP2PStatus", other._handle, _P2P_READ)
+        return None if not status else _P2P_STATUS.get(status, "reason not known")
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,15 +104,15 @@ def _worst(numbers: Iterable[int | None]) -> int | None:
 
 
 def _classes(kernel: Kernel) -> str:
-    """Return the declared instruction classes, and those that a build lacks."""
-    declared = dict.fromkeys(name for build in kernel.builds for name in build.declared)
+    """Return the instruction classes found, and on which architectures they were not."""
+    found = dict.fromkeys(name for build in kernel.builds for name in build.found)
     words = []
-    for name in declared:
+    for name in found:
         lacking = [
             capability
             for capability in capabilities(kernel.builds)
-            if any(name in b.declared and name not in b.found for b in kernel.on(capability))
+            if not any(name in build.found for build in kernel.on(capability))
         ]
-        where = f" (**not on {_text.listed(f'sm{chr(92)}_{c}' for c in lacking)}**)" if lacking else ""
+        where = f" (not on {_text.listed(f'sm{chr(92)}_{c}' for c in lacking)})" if lacking else ""
         words.append(text(name) + where)
-    return ", ".join(words) or "none declared"
+    return ", ".join(words) or NOT_KNOWN

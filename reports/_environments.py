@@ -11,6 +11,7 @@ from verifyscope.records import Environment, GpuState
 
 _MOST_SIDE_BY_SIDE = 4
 _MOST_DIFFERENCES = 60
+_VERSION, _SETTING = "version of ", "setting "
 
 
 def facts(environment: Environment) -> dict[str, str]:
@@ -28,9 +29,9 @@ def facts(environment: Environment) -> dict[str, str]:
         "Python": text(environment.python),
     }
     for name, version in environment.versions.items():
-        known[code(name)] = text(version)
+        known[f"{_VERSION}{code(name)}"] = text(version)
     for name, value in environment.settings.items():
-        known[f"setting {code(name)}"] = code(value)
+        known[f"{_SETTING}{code(name)}"] = code(value)
     return {name: NOT_KNOWN if value is None else value for name, value in known.items()}
 
 
@@ -38,11 +39,22 @@ def shared_table(found: Collected) -> str:
     """Return what all environments have in common."""
     every = [facts(environment) for environment in found.environments.values()]
     first = every[0]
-    lines = [
-        (name, value)
+    shared = {
+        name: value
         for name, value in first.items()
         if all(other.get(name) == value for other in every) and value != NOT_KNOWN
+    }
+    lines = [
+        (name, value) for name, value in shared.items() if not name.startswith((_VERSION, _SETTING))
     ]
+    for prefix, label in ((_VERSION, "versions"), (_SETTING, "settings")):
+        words = [
+            f"{name.removeprefix(prefix)} {value}"
+            for name, value in shared.items()
+            if name.startswith(prefix)
+        ]
+        if words:
+            lines.append((label, ", ".join(words)))
     return table(("", "in all of them" if len(every) > 1 else ""), lines, align="ll")
 
 

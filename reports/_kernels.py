@@ -1,6 +1,6 @@
 """The section of kernels: an overview of each op, and a table of each case."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -10,7 +10,8 @@ from reports._markdown import code, table, text
 from reports._points import Point, Row, by_case, rows
 from reports._text import NOT_KNOWN, plural
 from verifyscope import records, units
-from verifyscope.records import Kind, Measurement
+from verifyscope.records import Kind, Measurement, Value
+from verifyscope.stats import Verdict
 
 MOST_ROWS = 2000
 CEILINGS = ("memory_ceiling", "matrix_ceiling", "empty_kernel")
@@ -20,8 +21,18 @@ _KINDS: dict[Kind, str] = {
     "baseline-composed": "composed baseline",
     "baseline-different-work": "different work",
 }
+_VERDICTS: tuple[Verdict, ...] = ("faster", "same", "slower", "unsure")
 _MOST_COLUMNS = 6
-_HEADER = ("implementation", "kind", "time (95 %)", "warm", "to baseline", "of floor", "bandwidth")
+_HEADER = (
+    "implementation",
+    "kind",
+    "time (95 %)",
+    "warm",
+    "to baseline",
+    "of floor",
+    "bandwidth",
+    "notes",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,33 +114,32 @@ def ceilings_table(kernels: Kernels, found: Collected) -> str:
 
 def headline(op: Op, found: Collected) -> list[str]:
     """Return a sentence for each own implementation that has a baseline: how often it wins."""
-    sentences = []
-    for name in dict.fromkeys(row.point.main.implementation for row in op.rows):
-        held = [
+    names = dict.fromkeys(row.point.main.implementation for row in op.rows)
+    held = {
+        name: [
             row
             for row in op.rows
             if row.point.main.implementation == name and row.point.main.kind == "own" and row.ratio
         ]
-        values = [row.ratio.value for row in held if row.ratio and row.ratio.value is not None]
-        if not values:
-            continue
-        names = dict.fromkeys(row.baseline.main.implementation for row in held if row.baseline)
-        verdicts = [row.ratio.verdict for row in held if row.ratio]
-        counts = [
-            f"{verdicts.count(word)} {word}"
-            for word in ("faster", "same", "slower", "unsure")
-            if word in verdicts
-        ]
-        where = " on the CPU" if all(found.on_cpu(row.point.main) for row in held) else ""
-        spread = (
-            f", {_text.ratio(min(values))} to {_text.ratio(max(values))}" if len(values) > 1 else ""
-        )
-        sentences.append(
-            f"{code(name)} takes {_text.ratio(median(values))} of the time of "
-            f"{_text.listed(map(code, names))}{where} (median of {plural(len(values), 'case')}{spread}: "
-            f"{', '.join(counts)})."
-        )
-    return sentences
+        for name in names
+    }
+    return [_headline(name, of_name, found) for name, of_name in held.items() if of_name]
+
+
+def _headline(name: str, held: Sequence[Row], found: Collected) -> str:
+    ratios = [row.ratio for row in held if row.ratio is not None]
+    values = [ratio.value for ratio in ratios if ratio.value is not None]
+    verdicts = [ratio.verdict for ratio in ratios]
+    counts = [f"{verdicts.count(word)} {word}" for word in _VERDICTS if word in verdicts]
+    baselines = dict.fromkeys(row.baseline.main.implementation for row in held if row.baseline)
+    where = " on the CPU" if all(found.on_cpu(row.point.main) for row in held) else ""
+    middle = _text.ratio(median(values)) if values else NOT_KNOWN
+    if len(values) > 1:
+        middle += f" ({_text.ratio(min(values))} to {_text.ratio(max(values))})"
+    return (
+        f"{code(name)} takes {middle} of the time of {_text.listed(map(code, baselines))}{where} "
+        f"in {plural(len(held), 'case')}: {', '.join(counts)}."
+    )
 
 
 def overview(op: Op, found: Collected) -> str | None:
@@ -146,36 +156,70 @@ def overview(op: Op, found: Collected) -> str | None:
     return table(("case", "floor", *columns), lines, align="lr" + "r" * len(columns))
 
 
-def shared_notes(op: Op, found: Collected) -> list[str]:
-    """Return the notes that every row of the op has, so that they are said once."""
-    every = [_note_list(row.point, found) for row in op.rows]
-    return [note for note in every[0] if all(note in notes for notes in every)]
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What every row of an op has in common, so that it is said once."""
+
+    notes: tuple[str, ...]
+    dims: dict[str, Value]
+
+    @staticmethod
+    def of(op: Op, found: Collected) -> "Shared":
+        """Look through all rows of `op`."""
+        every = [_note_list(row.point, found) for row in op.rows]
+        notes = [note for note in every[0] if all(note in one for one in every)]
+        first = op.cases[0].first.dims if len(op.cases) > 1 else {}
+        dims = {
+            name: value
+            for name, value in first.items()
+            if all(case.first.dims.get(name) == value for case in op.cases)
+        }
+        return Shared(tuple(notes), dims)
 
 
-def case_line(case: Case) -> str:
-    """Return what the case is: its dims, bytes and floor."""
+def dim_words(dims: Mapping[str, Value]) -> list[str]:
+    """Return each dim as Markdown."""
+    return [f"{text(name)} {text(_text.value(value))}" for name, value in dims.items()]
+
+
+def case_line(case: Case, shared: Shared) -> str:
+    """Return what the case is: its own dims, its bytes and its floor."""
     first = case.first
-    words = [f"{text(name)} {text(_text.value(value))}" for name, value in first.dims.items()]
+    own = {name: value for name, value in first.dims.items() if name not in shared.dims}
+    words = dim_words(own)
     if first.touched_bytes is not None:
         words.append(f"touches {_text.size(first.touched_bytes)}")
     if first.floor_s is not None:
         words.append(f"floor {_text.duration(first.floor_s)}")
-    return " · ".join(words)
+    return ", ".join(words)
 
 
-def case_table(case: Case, shared: Sequence[str], found: Collected) -> str:
+def case_table(case: Case, shared: Shared, found: Collected) -> str:
     """Return one row for each implementation; columns in which nothing is known are left out."""
     lines = [_cells(row, shared, found) for row in case.rows]
-    header = (*_HEADER, "notes")
+    return _known_columns(_HEADER, lines, always=3, align="llrrlrrl")
+
+
+def op_table(op: Op, shared: Shared, found: Collected) -> str | None:
+    """Return one table of all cases, if none of them has anything to compare; else None."""
+    if any(len(case.rows) > 1 for case in op.cases):
+        return None
+    lines = [(code(row.point.main.case), *_cells(row, shared, found)) for row in op.rows]
+    return _known_columns(("case", *_HEADER), lines, always=4, align="lllrrlrrl")
+
+
+def _known_columns(
+    header: Sequence[str], lines: Sequence[Sequence[str]], *, always: int, align: str
+) -> str:
     known = [
         at
         for at, column in enumerate(zip(*lines, strict=True))
-        if at < 3 or any(cell not in ("", NOT_KNOWN) for cell in column)
+        if at < always or any(cell not in ("", NOT_KNOWN) for cell in column)
     ]
     return table(
         [header[at] for at in known],
         [[line[at] for at in known] for line in lines],
-        align="".join("llrrlrrl"[at] for at in known),
+        align="".join(align[at] for at in known),
     )
 
 
@@ -184,7 +228,7 @@ def has_interval_verdicts(kernels: Kernels) -> bool:
     return any(row.ratio and not row.ratio.from_samples for op in kernels.ops for row in op.rows)
 
 
-def _cells(row: Row, shared: Sequence[str], found: Collected) -> tuple[str, ...]:
+def _cells(row: Row, shared: Shared, found: Collected) -> tuple[str, ...]:
     main, warm = row.point.main, row.point.warm
     return (
         code(main.implementation),
@@ -194,7 +238,7 @@ def _cells(row: Row, shared: Sequence[str], found: Collected) -> tuple[str, ...]
         _to_baseline(row),
         _text.share(main.floor_s, main.median_s),
         _text.bandwidth(main),
-        "; ".join(note for note in _note_list(row.point, found) if note not in shared),
+        "; ".join(note for note in _note_list(row.point, found) if note not in shared.notes),
     )
 
 

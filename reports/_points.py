@@ -48,16 +48,15 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A point, the baseline that it is held to (maybe itself), and how it compares."""
+    """A point, and how it compares with the baseline that it is held to.
+
+    is_baseline: other rows of the case are held to this one.
+    """
 
     point: Point
     baseline: Point | None
     ratio: Ratio | None
-
-    @property
-    def is_baseline(self) -> bool:
-        """Say whether others are held to this row."""
-        return self.baseline is self.point
+    is_baseline: bool
 
 
 def by_case(measured: Iterable[Measurement]) -> dict[tuple[str, str], list[Point]]:
@@ -87,9 +86,12 @@ def rows(points: Sequence[Point], samples: Samples) -> list[Row]:
     found = []
     for point in points:
         baseline = best.get(point.circumstances)
-        held = baseline is not None and baseline is not point
-        ratio = compared(point.main, baseline.main, samples) if held and baseline else None
-        found.append(Row(point, baseline, ratio))
+        if baseline is None or baseline is point:
+            alike = [one for one in points if one.circumstances == point.circumstances]
+            found.append(Row(point, None, None, baseline is point and len(alike) > 1))
+        else:
+            ratio = compared(point.main, baseline.main, samples)
+            found.append(Row(point, baseline, ratio, is_baseline=False))
     order = {point.main.environment: number for number, point in reversed([*enumerate(points)])}
     return sorted(found, key=lambda row: (order[row.point.main.environment], _seconds(row.point)))
 

@@ -1,6 +1,6 @@
-"""Numbers as a report prints them; what is not known is an en dash, never 0.
+"""Numbers as a report prints them; what is not known is a dash, never 0.
 
-duration(2.34e-5) == "23.4 us"      interval(2.34e-5, 2.31e-5, 2.39e-5) == "23.4 us (23.1–23.9)"
+duration(2.34e-5) is 23.4 us, and interval(2.34e-5, 2.31e-5, 2.39e-5) adds (23.1 - 23.9) to it.
 """
 
 import math
@@ -34,10 +34,9 @@ def interval(median_s: float | None, low_s: float | None, high_s: float | None) 
 
 
 def span(median_s: float, low_s: float, high_s: float) -> str:
-    """Return "23.1" to "23.9", with a dash: in the unit and with the decimals that `median_s` prints in."""
-    number, _, unit = units.seconds(median_s).partition(" ")
-    decimals = len(number.partition(".")[2])
-    low, high = (f"{end / _SCALES[unit]:.{decimals}f}" for end in (low_s, high_s))
+    """Return the two ends, with three digits, in the unit that `median_s` prints in."""
+    unit = units.seconds(median_s).partition(" ")[2]
+    low, high = (_three_digits(end / _SCALES[unit]) for end in (low_s, high_s))
     return f"{low}{NOT_KNOWN}{high}"
 
 
@@ -86,6 +85,12 @@ def value(given: Value) -> str:
     if isinstance(given, int):
         return f"{given:,}"
     return f"{given:.4g}" if isinstance(given, float) else given
+
+
+def _three_digits(value: float) -> str:
+    rounded = float(f"{value:.3g}")
+    decimals = max(0, 2 - math.floor(math.log10(rounded))) if rounded else 0
+    return f"{rounded:.{decimals}f}"
 
 
 def listed(words: Iterable[str], *, most: int = 6) -> str:

@@ -1,0 +1,135 @@
+"""The opening lines of a report: what the data say, and nothing that they do not."""
+
+from collections.abc import Sequence
+
+from reports import _budget, _compiled, _kernels, _not_run, _sweep, _text, _verify
+from reports._collected import Collected
+from reports._kernels import Kernels
+from reports._markdown import bullets, code, text
+from reports._text import plural
+
+_MOST_OF_A_KIND = 6
+_USUAL_TOKENS = 4
+
+
+def summary(
+    found: Collected,
+    kernels: Kernels,
+    series: Sequence[_sweep.Series],
+    passes: Sequence[_budget.Pass],
+) -> str:
+    """Return the lines: counts, then kernels, collectives, prediction, compile gate."""
+    lines = [
+        _counts(found),
+        *_wrong(found),
+        *_kernel_lines(found, kernels),
+        *_all_reduce_lines(found, series),
+        *_budget_lines(passes),
+        *_compiled_lines(found),
+    ]
+    if found.findings:
+        lines.append(f"{plural(len(found.findings), 'finding')}, below.")
+    return bullets(lines)
+
+
+def _counts(found: Collected) -> str:
+    timed = (*found.kernels, *found.collectives)
+    imported = sum(one.source == "imported" for one in timed)
+    words = [f"**{plural(len(timed) - imported, 'point')} measured**"]
+    if imported:
+        words.append(f"{imported:,} imported")
+    if found.predicted:
+        words.append(f"{len(found.predicted):,} predicted")
+    if found.compiled:
+        words.append(f"{plural(len(found.compiled), 'kernel build')}")
+    words += [
+        f"{sum(group.count for group in groups):,} {status}"
+        for status, groups in _by_status(found).items()
+    ]
+    return f"{', '.join(words)}."
+
+
+def _by_status(found: Collected) -> dict[str, list[_not_run.Group]]:
+    statuses: dict[str, list[_not_run.Group]] = {}
+    for group in _not_run.grouped(found.not_run):
+        statuses.setdefault(group.status, []).append(group)
+    return statuses
+
+
+def _wrong(found: Collected) -> list[str]:
+    """Return what is wrong, and why most of the rest did not run."""
+    groups = _not_run.grouped(found.not_run)
+    wrong = [group for group in groups if group.status in _not_run.WRONG]
+    lines = [
+        f"**{group.status}**: {_text.listed(map(code, group.who))}: {text(group.reason)}"
+        for group in wrong[:_MOST_OF_A_KIND]
+    ]
+    others = [group for group in groups if group.status not in _not_run.WRONG]
+    if others:
+        most = max(others, key=lambda group: group.count)
+        total = sum(group.count for group in others)
+        lines.append(f"Of {total:,} without a time, {most.count:,}: {text(most.reason)}.")
+    return lines
+
+
+def _kernel_lines(found: Collected, kernels: Kernels) -> list[str]:
+    lines = []
+    for op in kernels.ops:
+        if op.cases[0].first.part == "metadata":
+            continue
+        lines += [f"{code(op.name)}: {line}" for line in _kernels.headline(op, found)]
+        curves = _verify.curves(op)
+        if curves:
+            curve = min(curves[:_MOST_OF_A_KIND], key=lambda one: (-len(one.by_tokens), one.one_s))
+            most = max(curve.by_tokens)
+            ratio = _text.ratio(_text.divided(curve.seconds(most), curve.one_s))
+            where = " on the CPU" if found.on_cpu(curve.by_tokens[1]) else ""
+            lines.append(
+                f"{code(op.name)}: a verify of {most} tokens takes {ratio} times as long as a step "
+                f"of one with {code(curve.implementation)}{where}."
+            )
+    return lines
+
+
+def _all_reduce_lines(found: Collected, series: Sequence[_sweep.Series]) -> list[str]:
+    """Return the cost of a pass for each series that has one: at 4 rows, or the nearest to it."""
+    nearest: dict[int, _sweep.Pass] = {}
+    for one in _sweep.passes(series):
+        known = nearest.get(id(one.series))
+        if known is None or abs(one.tokens - _USUAL_TOKENS) < abs(known.tokens - _USUAL_TOKENS):
+            nearest[id(one.series)] = one
+    return [
+        f"All-reduces of a pass of {text(one.model)} with {plural(one.tokens, 'row')}: "
+        f"{one.calls:,} x {_text.duration(one.measured.median_s)} = "
+        f"**{_text.duration(one.seconds)}** ({text(_sweep.name(one.series, found))})."
+        for one in list(nearest.values())[:_MOST_OF_A_KIND]
+    ]
+
+
+def _budget_lines(passes: Sequence[_budget.Pass]) -> list[str]:
+    lines = []
+    for one in passes[:_MOST_OF_A_KIND]:
+        whole, largest = one.whole, _budget.largest(one)
+        line = f"Predicted for {text(_budget.title(one))}: **{whole.time()}**"
+        if largest:
+            part, total = largest
+            line += (
+                f"; most of it is {text(part)}, {_text.duration(total.seconds)} "
+                f"({_text.share(total.seconds, whole.seconds)}"
+                f"{' of what is known' if whole.unknown else ''})"
+            )
+        if whole.unknown:
+            names = dict.fromkeys(record.part for record in whole.unknown)
+            line += f"; not known: {_text.listed(map(text, names))}"
+        lines.append(f"{line}.")
+    return lines
+
+
+def _compiled_lines(found: Collected) -> list[str]:
+    builds = _compiled.latest(found.compiled)
+    if not builds:
+        return []
+    failed = len(_compiled.failures(builds))
+    gpus = _text.listed((f"sm\\_{one}" for one in _compiled.capabilities(builds)), most=8)
+    verdict = f"**{failed:,} refused**" if failed else "all within their limits"
+    return [f"{plural(len(builds), 'kernel build')} for {gpus}: {verdict}."]

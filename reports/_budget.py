@@ -14,7 +14,7 @@ from verifyscope.parts import CLASSES, Class, class_of
 from verifyscope.records import Measurement, Value
 
 _PASS = ("model", "tp", "mode", "requests", "rows", "context", "gpu")
-_DETAIL = ("calls", "model", "tp", "requests", "rows", "context", "gpu")
+_SMALL = 0.01  # a class of less than this share of the pass has no segment of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,13 @@ class Sum:
     def touched_bytes(self) -> float | None:
         """Return the known bytes of the pass."""
         return _added(_per_pass(one, one.touched_bytes) for one in self.records)
+
+    def dim(self, name: str) -> float | None:
+        """Return the sum of a dim that counts per call, such as `weight_bytes`."""
+        given = ((one, one.dims.get(name)) for one in self.records)
+        return _added(
+            _per_pass(one, value) for one, value in given if isinstance(value, int | float)
+        )
 
     @property
     def floor_s(self) -> float | None:
@@ -90,12 +97,33 @@ class Pass:
 
 
 def passes(predicted: Iterable[Measurement]) -> list[Pass]:
-    """Gather the predicted records by pass; of a part that was predicted twice the last counts."""
-    groups: dict[tuple[tuple[str, Value], ...], dict[tuple[object, ...], Measurement]] = {}
+    """Gather the predicted records by pass; a prediction that was made twice stands once."""
+    groups: dict[tuple[object, ...], list[Measurement]] = {}
     for one in predicted:
-        words = tuple((name, one.dims[name]) for name in _PASS if name in one.dims)
-        groups.setdefault(words, {})[one.part, one.op, one.implementation, one.case] = one
-    return [Pass(words, tuple(group.values())) for words, group in groups.items()]
+        dims = tuple(one.dims.get(name) for name in _PASS)
+        made_by = one.method.get("prediction", one.environment + one.command)
+        groups.setdefault((dims, made_by), []).append(one)
+    distinct: dict[tuple[object, ...], Pass] = {}
+    for group in groups.values():
+        told = tuple((one.part, one.op, one.median_s, one.touched_bytes) for one in group)
+        words = _words(group)
+        distinct[words, told] = Pass(words, tuple(group))
+    return list(distinct.values())
+
+
+def _words(records: Sequence[Measurement]) -> tuple[tuple[str, Value], ...]:
+    """Return what names a pass: its dims, the bandwidth, and what an all-reduce takes."""
+    first = records[0]
+    words = [(name, first.dims[name]) for name in _PASS if name in first.dims]
+    rate = first.method.get("bytes_per_s")
+    if isinstance(rate, int | float):
+        words.append(("bandwidth", _text.rate(rate)))
+    for one in records:
+        if one.part == "all_reduce":
+            time = "not known" if one.median_s is None else _text.duration(one.median_s)
+            words.append(("all_reduce", time))
+            break
+    return tuple(words)
 
 
 def calls(one: Measurement) -> int:
@@ -104,50 +132,71 @@ def calls(one: Measurement) -> int:
     return int(value) if isinstance(value, int | float) else 1
 
 
+_PHRASES = {
+    "tp": "TP {}",
+    "rows": "{} rows",
+    "context": "{} tokens of context",
+    "gpu": "on {}",
+    "requests": "{} requests",
+    "bandwidth": "at {}",
+    "all_reduce": "all-reduce {}",
+}
+
+
 def title(one: Pass) -> str:
     """Return what the pass is, as plain text."""
-    names = {"tp": "TP {}", "rows": "{} rows", "context": "{} tokens of context", "gpu": "on {}"}
-    names["requests"] = "{} requests"
+    return _phrases(word for word in one.words if word[0] != "all_reduce")
+
+
+def _phrases(given: Iterable[tuple[str, Value]]) -> str:
     words = []
-    for name, value in one.words:
-        if name == "requests" and value == 1:
+    for name, value in given:
+        if name in ("requests", "rows") and value == 1:
+            words += ["1 row"] if name == "rows" else []
             continue
         shown = f"{value:,}" if isinstance(value, int) else str(value)
-        words.append(names.get(name, "{}").format(shown))
+        words.append(_PHRASES.get(name, "{}").format(shown))
     return ", ".join(words)
+
+
+def facts(one: Pass) -> str:
+    """Return what the prediction divides by, and the floor that its bytes alone make."""
+    whole, first = one.whole, one.records[0]
+    words = []
+    if "bandwidth" in first.method:
+        words.append(f"Bandwidth: {text(_text.value(first.method['bandwidth']))}.")
+    weights, cached = whole.dim("weight_bytes"), whole.dim("kv_bytes")
+    if weights is not None and cached is not None and whole.floor_s is not None:
+        words.append(
+            f"{_text.size(weights)} of weights and {_text.size(cached)} of KV a rank; "
+            f"floor of bytes and flops {_text.duration(whole.floor_s)}."
+        )
+    return " ".join(words)
 
 
 def parts_table(one: Pass) -> str:
     """Return the parts of a pass with their class, calls, bytes, time and share."""
     whole = one.whole
-    lines = [
+    lines: list[Sequence[str]] = [
         (
             text(part),
             text(class_of(part)),
             f"{total.calls:,}",
+            _text.size(total.dim("weight_bytes")),
+            _text.size(total.dim("kv_bytes")),
             _text.size(total.touched_bytes),
             total.time(),
             _text.share(total.seconds, whole.seconds),
-            _reasons(total.unknown),
+            _notes(total),
         )
         for part, total in one.by_part().items()
     ]
-    lines.append(
-        (
-            "**the pass**",
-            "",
-            "",
-            f"**{_text.size(whole.touched_bytes)}**",
-            f"**{whole.time()}**",
-            "",
-            "",
-        )
-    )
-    share = "share of what is known" if whole.unknown else "share"
-    header = ("part", "class", "calls", "bytes a rank", "predicted time", share, "notes")
-    if all(line[-1] == "" for line in lines):
-        return table(header[:-1], [line[:-1] for line in lines], align="llrrrr")
-    return table(header, lines, align="llrrrrl")
+    sums = (whole.dim("weight_bytes"), whole.dim("kv_bytes"), whole.touched_bytes)
+    bold = (f"**{cell}**" for cell in (*map(_text.size, sums), whole.time()))
+    lines.append(("**the pass**", "", f"{whole.calls:,}", *bold, "", ""))
+    share = "of what is known" if whole.unknown else "share"
+    header = ("part", "class", "calls", "weights", "KV", "all bytes", "time", share, "notes")
+    return table(header, lines, align="llrrrrrrl")
 
 
 def classes_table(several: Sequence[Pass], labels: Sequence[str]) -> str:
@@ -175,8 +224,17 @@ def labels(several: Sequence[Pass]) -> list[str]:
             for name, value in one.words
             if any(other.get(name) != value for other in every)
         )
-        found.append(title(Pass(words, ())) or title(one))
+        found.append(_phrases(words) or title(one))
     return found
+
+
+def segments(one: Pass) -> list[tuple[str, float]]:
+    """Return the classes and their seconds; small ones are one segment at the end."""
+    known = [(name, total.seconds) for name, total in one.by_class().items() if total.seconds]
+    least = _SMALL * sum(seconds for _, seconds in known)
+    large: list[tuple[str, float]] = [(n, seconds) for n, seconds in known if seconds >= least]
+    small = sum(seconds for _, seconds in known if seconds < least)
+    return [*large, ("smaller classes", small)] if small else large
 
 
 def largest(one: Pass) -> tuple[str, Sum] | None:
@@ -194,5 +252,13 @@ def _added(numbers: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _reasons(unknown: Sequence[Measurement]) -> str:
-    return "; ".join(dict.fromkeys(text(one.reason or "") for one in unknown))
+def _notes(total: Sum) -> str:
+    """Return why a time is not known, where a collective's comes from, and what an MoE touches."""
+    notes = [text(one.reason or "") for one in total.unknown]
+    for one in total.records:
+        distinct, source = one.dims.get("distinct_experts"), one.method.get("time")
+        if isinstance(distinct, int | float):
+            notes.append(f"{distinct:.1f} distinct experts")
+        if one.median_s is not None and one.floor_s is None and source is not None:
+            notes.append(text(_text.value(source)))
+    return "; ".join(dict.fromkeys(notes))

@@ -13,29 +13,29 @@ import jinja2
 
 from reports import (
     _budget,
+    _changes,
     _compiled,
+    _drawn,
     _environments,
     _findings,
     _kernels,
     _method,
     _not_run,
-    _plots,
     _sweep,
     _text,
     _verify,
 )
 from reports._collected import Collected
+from reports._drawn import Folder, Plot
 from reports._kernels import Kernels
 from reports._markdown import bullets, code, text
 from reports._summary import summary
 from reports._text import plural
 from verifyscope import environment
-from verifyscope.records import Measurement
 
 TEMPLATE = "report.md.j2"
 _MOST_CURVES = 12
 _MOST_PASSES = 12
-_MOST_PLOTS = 3
 _MOST_OPEN_SERIES = 3
 
 
@@ -48,27 +48,12 @@ class MadeBy:
     records: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folder:
-    """Where plots go; with `plots` False there are none."""
-
-    path: Path
-    plots: bool
-    made: list[str]
-
-    def plot(self, name: str) -> Path | None:
-        """Return where to save a plot, and note its name; None if there are to be none."""
-        if not self.plots:
-            return None
-        self.made.append(name)
-        return self.path / name
-
-
 def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
     """Write report.md and its plots, made by `command`, into `folder`."""
-    place = Folder(path=folder, plots=plots, made=[])
+    drawn = Folder(path=folder if plots else None)
     kernels = _kernels.kernels(found)
     series = _sweep.all_series(found)
+    changes = _changes.changes(found)
     passes = _budget.passes(found.predicted)
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -81,13 +66,14 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
     page = templates.get_template(TEMPLATE).render(
         made_by=_made_by(found, command),
         what=_what(found),
-        summary=summary(found, kernels, series, passes),
+        summary=summary(found, kernels, series, passes, changes),
         findings=_findings.shown(found.findings),
         findings_left_out=_left_out(_findings.left_out(found.findings), "finding"),
         environments=_environments_view(found),
-        kernels=_kernels_view(found, kernels, place),
-        sweep=_sweep_view(found, series, place),
-        budget=_budget_view(passes, place),
+        kernels=_kernels_view(found, kernels, drawn),
+        changes=_changes_view(found, changes),
+        sweep=_sweep_view(found, series, drawn),
+        budget=_budget_view(passes, drawn),
         compiled=_compiled_view(found),
         not_run=_not_run_view(found),
         method=_method_view(found),
@@ -158,6 +144,24 @@ def _environments_view(found: Collected) -> EnvironmentsView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesView:
+    """The section of what differs between environments."""
+
+    counts: str
+    table: str
+    left_out: str
+
+
+def _changes_view(found: Collected, changes: Sequence[_changes.Change]) -> ChangesView:
+    moved = _changes.moved(changes)
+    return ChangesView(
+        counts=" ".join(_changes.counts(changes, found)),
+        table=_changes.changes_table(moved, found) if moved else "",
+        left_out=_left_out(len(moved) - _changes.MOST_CHANGES, "change"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CaseView:
     """One case of an op."""
 
@@ -192,9 +196,9 @@ class KernelsView:
     left_out: str
 
 
-def _kernels_view(found: Collected, kernels: Kernels, place: Folder) -> KernelsView:
+def _kernels_view(found: Collected, kernels: Kernels, folder: Folder) -> KernelsView:
     return KernelsView(
-        ops=[_op_view(op, found, place) for op in kernels.ops],
+        ops=[_op_view(op, found, folder) for op in kernels.ops],
         ceilings=_kernels.ceilings_table(kernels, found) if kernels.ceilings else "",
         by_interval=_kernels.has_interval_verdicts(kernels),
         on_cpu=any(found.on_cpu(row.point.main) for op in kernels.ops for row in op.rows),
@@ -202,7 +206,7 @@ def _kernels_view(found: Collected, kernels: Kernels, place: Folder) -> KernelsV
     )
 
 
-def _op_view(op: _kernels.Op, found: Collected, place: Folder) -> OpView:
+def _op_view(op: _kernels.Op, found: Collected, folder: Folder) -> OpView:
     shared = _kernels.Shared.of(op, found)
     curves = _verify.curves(op)
     shown = curves[:_MOST_CURVES]
@@ -214,7 +218,7 @@ def _op_view(op: _kernels.Op, found: Collected, place: Folder) -> OpView:
         overview=_kernels.overview(op, found),
         curves=_verify.curves_table(shown, found) if shown else "",
         curves_left_out=_left_out(len(curves) - len(shown), "curve"),
-        plot=_curves_plot(op, curves, found, place),
+        plot=_drawn.curves(op, curves, found, folder),
         table=_kernels.op_table(op, shared, found),
         cases=[
             CaseView(
@@ -225,34 +229,6 @@ def _op_view(op: _kernels.Op, found: Collected, place: Folder) -> OpView:
             for case in op.cases
         ],
     )
-
-
-def _curves_plot(
-    op: _kernels.Op, curves: Sequence[_verify.Curve], found: Collected, place: Folder
-) -> str | None:
-    """Plot the curves of the point that has most T, one line an implementation."""
-    alike = [curve for curve in curves if curve.fixed == curves[0].fixed][: _plots.MOST_LINES]
-    if not alike or len(alike[0].by_tokens) < 3:
-        return None
-    name = f"time-{_file_name(op.name)}.png"
-    path = place.plot(name)
-    if path is None:
-        return None
-    several = len(found.environments) > 1
-    lines = [
-        _plots.Line(
-            label=curve.implementation
-            + (f" on {found.letter(curve.environment)}" if several else "")
-            + (", CPU" if found.on_cpu(curve.by_tokens[1]) else ""),
-            x=list(curve.by_tokens),
-            y=[curve.seconds(tokens) for tokens in curve.by_tokens],
-            band=_band(list(curve.by_tokens.values())),
-        )
-        for curve in alike
-    ]
-    point = ", ".join(f"{dim} {value}" for dim, value in alike[0].fixed)
-    _plots.time_against_tokens(path, lines, title=f"{op.name}: {point}")
-    return name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,25 +243,17 @@ class SeriesView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlotView:
-    """A plot and the words that stand for it."""
-
-    file: str
-    alt: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepView:
     """The section of collectives."""
 
     series: list[SeriesView]
-    plots: list[PlotView]
+    plots: list[Plot]
     passes: str
     on_cpu: bool
     left_out: str
 
 
-def _sweep_view(found: Collected, series: Sequence[_sweep.Series], place: Folder) -> SweepView:
+def _sweep_view(found: Collected, series: Sequence[_sweep.Series], folder: Folder) -> SweepView:
     shown = series[: _sweep.MOST_SERIES]
     passes = _sweep.passes(shown)
     return SweepView(
@@ -299,54 +267,10 @@ def _sweep_view(found: Collected, series: Sequence[_sweep.Series], place: Folder
             )
             for one in shown
         ],
-        plots=_sweep_plots(found, shown, place),
+        plots=_drawn.sweeps(found, shown, folder),
         passes=_sweep.passes_table(passes, found) if passes else "",
         on_cpu=any(found.on_cpu(one.first) for one in shown),
         left_out=_left_out(len(series) - len(shown), "line"),
-    )
-
-
-def _sweep_plots(
-    found: Collected, series: Sequence[_sweep.Series], place: Folder
-) -> list[PlotView]:
-    """Plot each collective; more lines than a plot holds go on to another."""
-    plots = []
-    for op in dict.fromkeys(one.first.op for one in series):
-        lines = [one for one in series if one.first.op == op and len(one.points) > 1]
-        chunks = [
-            lines[at : at + _plots.MOST_LINES] for at in range(0, len(lines), _plots.MOST_LINES)
-        ]
-        for number, chunk in enumerate(chunks[:_MOST_PLOTS], 1):
-            name = f"sweep-{_file_name(op)}{f'-{number}' if number > 1 else ''}.png"
-            path = place.plot(name)
-            if path is not None:
-                _sweep_plot(path, chunk, op, found)
-                plots.append(PlotView(file=name, alt=f"Time of {text(op)} against bytes"))
-    return plots
-
-
-def _sweep_plot(path: Path, series: Sequence[_sweep.Series], op: str, found: Collected) -> None:
-    common, labels = _sweep.short_names(series, found)
-    marks = {
-        size: plural(tokens, "row")
-        for one in series
-        for size, measured in one.points
-        if isinstance(tokens := measured.dims.get("tokens"), int)
-    }
-    _plots.time_against_bytes(
-        path,
-        [
-            _plots.Line(
-                label=label,
-                x=[size for size, _ in one.points],
-                y=[measured.median_s or 0.0 for _, measured in one.points],
-                band=_band([measured for _, measured in one.points]),
-                hollow=one.imported,
-            )
-            for one, label in zip(series, labels, strict=True)
-        ],
-        title=f"Time of {common or op}",
-        marks=sorted(marks.items()),
     )
 
 
@@ -355,6 +279,7 @@ class PassView:
     """One predicted pass."""
 
     title: str
+    facts: str
     table: str
 
 
@@ -368,40 +293,22 @@ class BudgetView:
     left_out: str
 
 
-def _budget_view(passes: Sequence[_budget.Pass], place: Folder) -> BudgetView:
+def _budget_view(passes: Sequence[_budget.Pass], folder: Folder) -> BudgetView:
     shown = passes[:_MOST_PASSES]
     labels = _budget.labels(shown)
     return BudgetView(
         passes=[
-            PassView(title=text(_budget.title(one)), table=_budget.parts_table(one))
+            PassView(
+                title=text(_budget.title(one)),
+                facts=_budget.facts(one),
+                table=_budget.parts_table(one),
+            )
             for one in shown
         ],
         classes=_budget.classes_table(shown, labels) if 1 < len(shown) <= 6 else "",
-        plot=_budget_plot(shown, labels, place),
+        plot=_drawn.budget(shown, labels, folder),
         left_out=_left_out(len(passes) - len(shown), "predicted pass"),
     )
-
-
-def _budget_plot(
-    passes: Sequence[_budget.Pass], labels: Sequence[str], place: Folder
-) -> str | None:
-    bars = []
-    for one, label in zip(passes, labels, strict=True):
-        whole = one.whole
-        segments = [
-            (name, total.seconds) for name, total in one.by_class().items() if total.seconds
-        ]
-        unknown = dict.fromkeys(record.part for record in whole.unknown)
-        note = whole.time() + (f" ({', '.join(unknown)} not known)" if unknown else "")
-        if segments:
-            bars.append(
-                _plots.Bar(label=label, segments=segments, floor_s=whole.floor_s, note=note)
-            )
-    path = place.plot("budget.png") if bars else None
-    if path is None:
-        return None
-    _plots.budget(path, bars, title="Predicted, not measured: time of a pass by class")
-    return "budget.png"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,16 +363,5 @@ def _method_view(found: Collected) -> MethodView:
     )
 
 
-def _band(measured: Sequence[Measurement]) -> tuple[list[float], list[float]] | None:
-    """Return the ends of the intervals; None where one is not known."""
-    low = [one.low_s for one in measured if one.low_s is not None]
-    high = [one.high_s for one in measured if one.high_s is not None]
-    return (low, high) if len(low) == len(high) == len(measured) else None
-
-
 def _left_out(count: int, noun: str) -> str:
     return plural(count, noun) if count > 0 else ""
-
-
-def _file_name(word: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in word)[:60]

@@ -6,6 +6,7 @@ differ in their markers, too. Nothing here is imported before a plot is made.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A bar in segments of (class, seconds); `floor_s` is marked on it; `note` stands behind it."""
+    """A bar in segments of (class, seconds); `floor_s` is marked on it, `note` stands behind it."""
 
     label: str
     segments: Sequence[tuple[str, float]]
@@ -87,7 +88,7 @@ def time_against_bytes(
         _log_ticks(axes, lines)
         axes.set_xlabel("message size [bytes]")
         axes.set_ylabel("time of a call")
-        axes.set_title(title, loc="left", fontsize=10)
+        axes.set_title(title + _about_bands(lines), loc="left", fontsize=10)
 
     _save(path, draw, height=4.6 + 0.16 * len(lines))
 
@@ -103,7 +104,7 @@ def time_against_tokens(path: Path, lines: Sequence[Line], *, title: str) -> Non
         axes.yaxis.set_major_formatter(lambda at, _: _tick(at))
         axes.set_xlabel("T, tokens a verify")
         axes.set_ylabel("time of a call")
-        axes.set_title(title, loc="left", fontsize=10)
+        axes.set_title(title + _about_bands(lines), loc="left", fontsize=10)
 
     _save(path, draw, height=4.2 + 0.16 * len(lines))
 
@@ -112,30 +113,21 @@ def budget(path: Path, bars: Sequence[Bar], *, title: str) -> None:
     """Plot each bar's seconds by class, with the byte floor as a line across it."""
     classes = list(dict.fromkeys(name for bar in bars for name, _ in bar.segments))
     colours = {name: _COLOURS[at % len(_COLOURS)] for at, name in enumerate(classes)}
+    longest = max(sum(seconds for _, seconds in bar.segments) for bar in bars)
 
     def draw(axes: Axes) -> None:
-        longest = max(sum(seconds for _, seconds in bar.segments) for bar in bars)
         for at, bar in enumerate(bars):
-            _draw_bar(axes, at, bar, colours)
+            _draw_bar(axes, at, bar, colours, longest)
         axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
         axes.invert_yaxis()
-        axes.set_xlim(0, longest * 1.25)
+        axes.set_xlim(0, longest * 1.5)
         axes.xaxis.set_major_formatter(lambda at, _: _tick(at))
         axes.set_xlabel("predicted time of a pass on one rank")
         axes.set_title(title, loc="left", fontsize=10)
         axes.grid(axis="y", visible=False)
-        handles = {name: bar for bar, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-        axes.legend(
-            handles.values(),
-            handles.keys(),
-            loc="upper left",
-            bbox_to_anchor=(0, -0.75 / (0.55 * len(bars) + 0.4)),
-            ncols=4,
-            frameon=False,
-            fontsize=8,
-        )
+        _legend(axes, columns=4)
 
-    _save(path, draw, height=1.9 + 0.55 * len(bars) + 0.2 * (len(classes) // 4))
+    _save(path, draw, height=1.8 + 0.62 * len(bars) + 0.2 * (len(classes) // 4))
 
 
 def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
@@ -154,64 +146,84 @@ def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
         )
         if line.band is not None:
             axes.fill_between(line.x, *line.band, color=colour, alpha=0.15, linewidth=0)
-    if len(lines) > 1 or lines[0].label:
-        axes.legend(
-            loc="upper left",
-            bbox_to_anchor=(0, -0.14),
-            frameon=False,
-            fontsize=8,
-            borderaxespad=0.0,
-        )
+    if len(lines) > 1:
+        _legend(axes, columns=1)
+
+
+def _about_bands(lines: Sequence[Line]) -> str:
+    return " (shaded: 95 % interval)" if any(line.band for line in lines) else ""
+
+
+def _legend(axes: Axes, *, columns: int) -> None:
+    handles = {name: one for one, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    axes.figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside lower left",
+        ncols=columns,
+        frameon=False,
+        fontsize=8,
+    )
 
 
 def _log_ticks(axes: Axes, lines: Sequence[Line]) -> None:
     """Label each power of ten, and 2 and 5 times it where there are few."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    times = [y for line in lines for y in line.y]
-    few = max(times) < 50 * min(times)
+    ends = [
+        y for line in lines for y in (*line.y, *(end for ends in line.band or () for end in ends))
+    ]
+    least, most = min(y for y in ends if y > 0), max(ends)
+    few = most < 50 * least
+    axes.set_ylim(least / 1.3, most * 1.3)
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,), numticks=99))
     axes.yaxis.set_major_formatter(lambda at, _: _tick(at))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    if max(times) < 5 * min(times):  # else there may be no tick at all
-        axes.set_ylim(min(times) / 2, max(times) * 2)
 
 
-def _draw_bar(axes: Axes, at: int, bar: Bar, colours: dict[str, str]) -> None:
+def _draw_bar(axes: Axes, at: int, bar: Bar, colours: dict[str, str], longest: float) -> None:
     left = 0.0
     for name, seconds in bar.segments:
-        axes.barh(at, seconds, left=left, height=0.62, color=colours[name], label=name, linewidth=0)
+        axes.barh(at, seconds, left=left, height=0.6, color=colours[name], label=name, linewidth=0)
+        if seconds > 0.09 * longest:
+            middle = left + seconds / 2
+            label = units.seconds(seconds)
+            axes.text(middle, at, label, ha="center", va="center", fontsize=8, color="white")
         left += seconds
-    axes.annotate(
-        f"  {bar.note}", (left, at), va="center", ha="left", fontsize=8, annotation_clip=False
-    )
     if bar.floor_s is not None:
-        axes.plot(
-            [bar.floor_s] * 2,
-            [at - 0.42, at + 0.42],
-            color="black",
-            linewidth=1.6,
-            label="byte floor",
-        )
+        ends = [at - 0.4, at + 0.4]
+        axes.plot([bar.floor_s] * 2, ends, color="black", linewidth=1.6, label="byte floor")
+    axes.annotate(
+        bar.note,
+        (max(left, bar.floor_s or 0.0), at),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=8,
+    )
 
 
 def _save(path: Path, draw: Callable[[Axes], None], *, height: float) -> None:
     # Not pyplot: it keeps figures, chooses a display and takes twice as long to load.
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure: Figure = Figure(figsize=(8.4, height), dpi=_DPI, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(labelsize=8)
-    axes.xaxis.label.set_fontsize(9)
-    axes.yaxis.label.set_fontsize(9)
-    draw(axes)
-    figure.savefig(path, metadata={"Software": None})
+    # A name from a record is no formula, and one that the font lacks is still a plot.
+    with matplotlib.rc_context({"text.parse_math": False}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph ")
+        figure: Figure = Figure(figsize=(8.4, height), dpi=_DPI, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        axes.grid(color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        axes.tick_params(labelsize=8)
+        axes.xaxis.label.set_fontsize(9)
+        axes.yaxis.label.set_fontsize(9)
+        draw(axes)
+        figure.savefig(path, metadata={"Software": None})
 
 
 def _tick(seconds: float) -> str:

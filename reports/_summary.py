@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from reports import _budget, _compiled, _kernels, _not_run, _sweep, _text, _verify
+from reports import _budget, _changes, _compiled, _kernels, _not_run, _sweep, _text, _verify
 from reports._collected import Collected
 from reports._kernels import Kernels
 from reports._markdown import bullets, code, text
@@ -17,11 +17,13 @@ def summary(
     kernels: Kernels,
     series: Sequence[_sweep.Series],
     passes: Sequence[_budget.Pass],
+    changes: Sequence[_changes.Change],
 ) -> str:
     """Return the lines: counts, then kernels, collectives, prediction, compile gate."""
     lines = [
         _counts(found),
         *_wrong(found),
+        *_changes.counts(changes, found)[:_MOST_OF_A_KIND],
         *_kernel_lines(found, kernels),
         *_all_reduce_lines(found, series),
         *_budget_lines(passes),
@@ -35,7 +37,8 @@ def summary(
 def _counts(found: Collected) -> str:
     timed = (*found.kernels, *found.collectives)
     imported = sum(one.source == "imported" for one in timed)
-    words = [f"**{plural(len(timed) - imported, 'point')} measured**"]
+    measured = len(timed) - imported
+    words = [f"**{plural(measured, 'point')} measured**" if measured else "**Nothing measured**"]
     if imported:
         words.append(f"{imported:,} imported")
     if found.predicted:
@@ -68,7 +71,9 @@ def _wrong(found: Collected) -> list[str]:
     if others:
         most = max(others, key=lambda group: group.count)
         total = sum(group.count for group in others)
-        lines.append(f"Of {total:,} without a time, {most.count:,}: {text(most.reason)}.")
+        lines.append(
+            f"Of {total:,} that did not run or do not count, {most.count:,}: {text(most.reason)}."
+        )
     return lines
 
 
@@ -114,7 +119,7 @@ def _budget_lines(passes: Sequence[_budget.Pass]) -> list[str]:
         if largest:
             part, total = largest
             line += (
-                f"; most of it is {text(part)}, {_text.duration(total.seconds)} "
+                f"; its largest part is {text(part)}, {_text.duration(total.seconds)} "
                 f"({_text.share(total.seconds, whole.seconds)}"
                 f"{' of what is known' if whole.unknown else ''})"
             )

@@ -58,7 +58,11 @@ def bandwidth(measured: Measurement) -> str:
 def share(part: float | None, whole: float | None) -> str:
     """Return `part` of `whole` in percent."""
     fraction = divided(part, whole)
-    return NOT_KNOWN if fraction is None else f"{fraction * 100:.{1 if fraction < 0.1 else 0}f} %"
+    if fraction is None:
+        return NOT_KNOWN
+    if 0 < fraction < 0.0005:
+        return "under 0.1 %"
+    return f"{fraction * 100:.{1 if fraction < 0.1 else 0}f} %"
 
 
 def ratio(value: float | None) -> str:

@@ -56,7 +56,7 @@ def compiled_table(compiled: Sequence[Compiled]) -> str:
         cells = [_cell(kernel.on(capability)) for capability in columns]
         who = code(f"{kernel.op}/{kernel.implementation}")
         lines.append((who, code(kernel.name), _classes(kernel), *cells))
-    header = ("implementation", "kernel", "instructions", *(f"sm\\_{c}" for c in columns))
+    header = ("implementation", "kernel", "instructions", *(f"sm_{c}" for c in columns))
     return table(header, lines, align="lll" + "r" * len(columns))
 
 
@@ -72,7 +72,7 @@ def failures_table(failed: Sequence[Compiled]) -> str:
             code(f"{build.op}/{build.implementation}"),
             code(build.kernel),
             code(build.case),
-            f"sm\\_{build.capability}",
+            f"sm_{build.capability}",
             text(build.failure or ""),
         )
         for build in failed[:MOST_FAILURES]
@@ -113,6 +113,6 @@ def _classes(kernel: Kernel) -> str:
             for capability in capabilities(kernel.builds)
             if not any(name in build.found for build in kernel.on(capability))
         ]
-        where = f" (not on {_text.listed(f'sm{chr(92)}_{c}' for c in lacking)})" if lacking else ""
+        where = f" (not on {_text.listed(f'sm_{c}' for c in lacking)})" if lacking else ""
         words.append(text(name) + where)
     return ", ".join(words) or NOT_KNOWN

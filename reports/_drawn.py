@@ -80,10 +80,11 @@ def sweeps(found: Collected, series: Sequence[_sweep.Series], folder: Folder) ->
 
 def _sweep_plot(path: Path, series: Sequence[_sweep.Series], op: str, found: Collected) -> None:
     common, labels = _sweep.short_names(series, found)
+    points = [[(size, one) for size, one in line.points if one.median_s] for line in series]
     marks = {
         size: plural(tokens, "row")
-        for one in series
-        for size, measured in one.points
+        for line in points
+        for size, measured in line
         if isinstance(tokens := measured.dims.get("tokens"), int)
     }
     _plots.time_against_bytes(
@@ -91,12 +92,13 @@ def _sweep_plot(path: Path, series: Sequence[_sweep.Series], op: str, found: Col
         [
             _plots.Line(
                 label=label,
-                x=[size for size, _ in one.points],
-                y=[measured.median_s or 0.0 for _, measured in one.points],
-                band=_band([measured for _, measured in one.points]),
-                hollow=one.imported,
+                x=[size for size, _ in line],
+                y=[one.median_s for _, one in line if one.median_s],
+                band=_band([one for _, one in line]),
+                hollow=one_series.imported,
             )
-            for one, label in zip(series, labels, strict=True)
+            for one_series, line, label in zip(series, points, labels, strict=True)
+            if line
         ],
         title=f"Time of {common or op}",
         marks=sorted(marks.items()),

@@ -84,7 +84,7 @@ def machine(environment: Environment) -> str:
     if environment.gpus:
         counts = Counter(gpu.name for gpu in environment.gpus)
         return ", ".join(f"{count} x {text(name)}" for name, count in counts.items())
-    return f"CPU only: {text(environment.processor)}, {environment.cores:,} cores"
+    return f"{text(environment.processor)}, {environment.cores:,} cores, no GPU"
 
 
 def _by_value(name: str, every: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str, str]]:

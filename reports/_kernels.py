@@ -7,7 +7,7 @@ from statistics import median
 from reports import _text
 from reports._collected import Collected
 from reports._markdown import code, table, text
-from reports._points import Point, Row, by_case, rows
+from reports._points import Point, Row, points, rows
 from reports._text import NOT_KNOWN, plural
 from verifyscope import records, units
 from verifyscope.records import Kind, Measurement, Value
@@ -68,26 +68,39 @@ class Kernels:
     ceilings: tuple[Measurement, ...]
     left_out: int
 
+    @property
+    def measured(self) -> list[Measurement]:
+        """Return the measurements that are shown."""
+        mains = (row.point.main for op in self.ops for row in op.rows)
+        return [*self.ceilings, *mains]
+
 
 def kernels(found: Collected) -> Kernels:
     """Sort the measured kernels into ops and cases, and compare what can be compared."""
-    ceilings = [one for one in found.kernels if one.part in CEILINGS]
-    cases = by_case(one for one in found.kernels if one.part not in CEILINGS)
+    ceilings: dict[tuple[str, str, str], Measurement] = {}
+    by_case: dict[tuple[str, str], list[Measurement]] = {}
+    for one in found.kernels:
+        if one.part in CEILINGS:
+            ceilings[one.op, one.case, one.environment] = one
+        else:
+            by_case.setdefault((one.op, one.case), []).append(one)
     shown: dict[tuple[str, str], list[Point]] = {}
     count = 0
-    for at, points in cases.items():
-        if count + len(points) > MOST_ROWS:
+    for at, measured in by_case.items():
+        here = points(measured)
+        count += len(here)
+        if shown and count > MOST_ROWS:
             break
-        shown[at], count = points, count + len(points)
-    ids = {point.main.id for points in shown.values() if len(points) > 1 for point in points}
+        shown[at] = here
+    ids = {point.main.id for here in shown.values() if len(here) > 1 for point in here}
     samples = records.samples(found.paths, ids, found.warnings)
     ops: dict[str, list[Case]] = {}
-    for (op, _), points in shown.items():
-        ops.setdefault(op, []).append(Case(tuple(rows(points, samples))))
+    for (op, _), here in shown.items():
+        ops.setdefault(op, []).append(Case(tuple(rows(here, samples))))
     return Kernels(
         ops=tuple(Op(name, tuple(of_op)) for name, of_op in ops.items()),
-        ceilings=tuple({(one.op, one.case, one.environment): one for one in ceilings}.values()),
-        left_out=len(cases) - len(shown),
+        ceilings=tuple(ceilings.values()),
+        left_out=len(by_case) - len(shown),
     )
 
 
@@ -134,8 +147,11 @@ def _headline(name: str, held: Sequence[Row], found: Collected) -> str:
     baselines = dict.fromkeys(row.baseline.main.implementation for row in held if row.baseline)
     where = " on the CPU" if all(found.on_cpu(row.point.main) for row in held) else ""
     middle = _text.ratio(median(values)) if values else NOT_KNOWN
-    if len(values) > 1:
-        middle += f" ({_text.ratio(min(values))} to {_text.ratio(max(values))})"
+    least, most = (
+        _text.ratio(end) for end in (min(values, default=None), max(values, default=None))
+    )
+    if least != most:
+        middle += f" ({least} to {most})"
     return (
         f"{code(name)} takes {middle} of the time of {_text.listed(map(code, baselines))}{where} "
         f"in {plural(len(held), 'case')}: {', '.join(counts)}."

@@ -5,7 +5,7 @@ Everything here is Markdown already. What would make a page too long to read is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +54,10 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
     kernels = _kernels.kernels(found)
     series = _sweep.all_series(found)
     changes = _changes.changes(found)
+    curves = {op.name: _verify.curves(op) for op in kernels.ops}
     passes = _budget.passes(found.predicted)
+    not_run = _not_run.grouped(found.not_run)
+    found.warnings[:] = dict.fromkeys(found.warnings)
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         undefined=jinja2.StrictUndefined,
@@ -66,17 +69,25 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
     page = templates.get_template(TEMPLATE).render(
         made_by=_made_by(found, command),
         what=_what(found),
-        summary=summary(found, kernels, series, passes, changes),
+        summary=summary(
+            found,
+            not_run,
+            kernels=kernels,
+            curves=curves,
+            series=series,
+            passes=passes,
+            changes=changes,
+        ),
         findings=_findings.shown(found.findings),
         findings_left_out=_left_out(_findings.left_out(found.findings), "finding"),
         environments=_environments_view(found),
-        kernels=_kernels_view(found, kernels, drawn),
+        kernels=_kernels_view(found, kernels, curves, drawn),
         changes=_changes_view(found, changes),
         sweep=_sweep_view(found, series, drawn),
         budget=_budget_view(passes, drawn),
         compiled=_compiled_view(found),
-        not_run=_not_run_view(found),
-        method=_method_view(found),
+        not_run=_not_run_view(not_run),
+        method=_method_view(found, kernels),
         warnings=[text(warning) for warning in found.warnings],
     )
     (folder / "report.md").write_text(_single_blank_lines(page), encoding="utf-8")
@@ -110,8 +121,8 @@ def _what(found: Collected) -> str:
     gpus = dict.fromkeys(str(one.dims.get("gpu", "a GPU")) for one in found.predicted)
     lines = []
     if ids:
-        names = dict.fromkeys(map(_environments.machine, machines))
-        lines.append(f"Measured on {_text.listed(names) or 'a machine that no record describes'}.")
+        names = "; ".join(dict.fromkeys(map(_environments.machine, machines)))
+        lines.append(f"Measured on {names or 'a machine that no record describes'}.")
     if files:
         lines.append(f"Imported from {_text.listed(map(code, files))}.")
     if gpus:
@@ -196,9 +207,11 @@ class KernelsView:
     left_out: str
 
 
-def _kernels_view(found: Collected, kernels: Kernels, folder: Folder) -> KernelsView:
+def _kernels_view(
+    found: Collected, kernels: Kernels, curves: Mapping[str, list[_verify.Curve]], folder: Folder
+) -> KernelsView:
     return KernelsView(
-        ops=[_op_view(op, found, folder) for op in kernels.ops],
+        ops=[_op_view(op, curves[op.name], found, folder) for op in kernels.ops],
         ceilings=_kernels.ceilings_table(kernels, found) if kernels.ceilings else "",
         by_interval=_kernels.has_interval_verdicts(kernels),
         on_cpu=any(found.on_cpu(row.point.main) for op in kernels.ops for row in op.rows),
@@ -206,9 +219,10 @@ def _kernels_view(found: Collected, kernels: Kernels, folder: Folder) -> Kernels
     )
 
 
-def _op_view(op: _kernels.Op, found: Collected, folder: Folder) -> OpView:
+def _op_view(
+    op: _kernels.Op, curves: list[_verify.Curve], found: Collected, folder: Folder
+) -> OpView:
     shared = _kernels.Shared.of(op, found)
-    curves = _verify.curves(op)
     shown = curves[:_MOST_CURVES]
     headline = _kernels.headline(op, found)
     return OpView(
@@ -338,8 +352,7 @@ class NotRunView:
     left_out: str
 
 
-def _not_run_view(found: Collected) -> NotRunView:
-    groups = _not_run.grouped(found.not_run)
+def _not_run_view(groups: list[_not_run.Group]) -> NotRunView:
     return NotRunView(
         table=_not_run.not_run_table(groups) if groups else "",
         left_out=_left_out(len(groups) - _not_run.MOST_REASONS, "reason"),
@@ -355,10 +368,10 @@ class MethodView:
     left_out: str
 
 
-def _method_view(found: Collected) -> MethodView:
+def _method_view(found: Collected, kernels: Kernels) -> MethodView:
     return MethodView(
         commands=_method.commands_table(found),
-        kernels=_method.method_table(found.kernels),
+        kernels=_method.method_table(kernels.measured),
         left_out=_left_out(_method.left_out(found), "command"),
     )
 

@@ -170,9 +170,7 @@ def _log_ticks(axes: Axes, lines: Sequence[Line]) -> None:
     """Label each power of ten, and 2 and 5 times it where there are few."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    ends = [
-        y for line in lines for y in (*line.y, *(end for ends in line.band or () for end in ends))
-    ]
+    ends = [y for line in lines for ys in (line.y, *(line.band or ())) for y in ys]
     least, most = min(y for y in ends if y > 0), max(ends)
     few = most < 50 * least
     axes.set_ylim(least / 1.3, most * 1.3)

@@ -59,9 +59,9 @@ class Row:
     is_baseline: bool
 
 
-def by_case(measured: Iterable[Measurement]) -> dict[tuple[str, str], list[Point]]:
-    """Return the points of each (op, case), in the order of the records."""
-    groups: dict[tuple[str, str], dict[tuple[object, ...], list[Measurement]]] = {}
+def points(measured: Iterable[Measurement]) -> list[Point]:
+    """Return the points of one case, in the order of the records."""
+    same: dict[tuple[object, ...], list[Measurement]] = {}
     for one in measured:
         circumstances = (
             one.implementation,
@@ -69,11 +69,10 @@ def by_case(measured: Iterable[Measurement]) -> dict[tuple[str, str], list[Point
             one.launch,
             one.source,
             None if one.origin is None else one.origin.file,
-            tuple(sorted(one.requested.items())) if one.requested else (),
+            tuple(sorted(one.requested.items())),
         )
-        points = groups.setdefault((one.op, one.case), {})
-        points.setdefault(circumstances, []).append(one)
-    return {at: [_point(same) for same in points.values()] for at, points in groups.items()}
+        same.setdefault(circumstances, []).append(one)
+    return [_point(of_point) for of_point in same.values()]
 
 
 def rows(points: Sequence[Point], samples: Samples) -> list[Row]:

@@ -1,6 +1,6 @@
 """The opening lines of a report: what the data say, and nothing that they do not."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from reports import _budget, _changes, _compiled, _kernels, _not_run, _sweep, _text, _verify
 from reports._collected import Collected
@@ -14,17 +14,20 @@ _USUAL_TOKENS = 4
 
 def summary(
     found: Collected,
+    not_run: Sequence[_not_run.Group],
+    *,
     kernels: Kernels,
+    curves: Mapping[str, Sequence[_verify.Curve]],
     series: Sequence[_sweep.Series],
     passes: Sequence[_budget.Pass],
     changes: Sequence[_changes.Change],
 ) -> str:
     """Return the lines: counts, then kernels, collectives, prediction, compile gate."""
     lines = [
-        _counts(found),
-        *_wrong(found),
+        _counts(found, not_run),
+        *_wrong(not_run),
         *_changes.counts(changes, found)[:_MOST_OF_A_KIND],
-        *_kernel_lines(found, kernels),
+        *_kernel_lines(found, kernels, curves),
         *_all_reduce_lines(found, series),
         *_budget_lines(passes),
         *_compiled_lines(found),
@@ -34,7 +37,7 @@ def summary(
     return bullets(lines)
 
 
-def _counts(found: Collected) -> str:
+def _counts(found: Collected, not_run: Sequence[_not_run.Group]) -> str:
     timed = (*found.kernels, *found.collectives)
     imported = sum(one.source == "imported" for one in timed)
     measured = len(timed) - imported
@@ -44,56 +47,55 @@ def _counts(found: Collected) -> str:
     if found.predicted:
         words.append(f"{len(found.predicted):,} predicted")
     if found.compiled:
-        words.append(f"{plural(len(found.compiled), 'kernel build')}")
-    words += [
-        f"{sum(group.count for group in groups):,} {status}"
-        for status, groups in _by_status(found).items()
-    ]
+        words.append(plural(len(found.compiled), "kernel build"))
+    for status in dict.fromkeys(group.status for group in not_run):
+        count = sum(group.count for group in not_run if group.status == status)
+        words.append(f"{count:,} {status}")
     return f"{', '.join(words)}."
 
 
-def _by_status(found: Collected) -> dict[str, list[_not_run.Group]]:
-    statuses: dict[str, list[_not_run.Group]] = {}
-    for group in _not_run.grouped(found.not_run):
-        statuses.setdefault(group.status, []).append(group)
-    return statuses
-
-
-def _wrong(found: Collected) -> list[str]:
+def _wrong(not_run: Sequence[_not_run.Group]) -> list[str]:
     """Return what is wrong, and why most of the rest did not run."""
-    groups = _not_run.grouped(found.not_run)
-    wrong = [group for group in groups if group.status in _not_run.WRONG]
+    wrong = [group for group in not_run if group.status in _not_run.WRONG]
     lines = [
         f"**{group.status}**: {_text.listed(map(code, group.who))}: {text(group.reason)}"
         for group in wrong[:_MOST_OF_A_KIND]
     ]
-    others = [group for group in groups if group.status not in _not_run.WRONG]
+    others = [group for group in not_run if group.status not in _not_run.WRONG]
     if others:
         most = max(others, key=lambda group: group.count)
         total = sum(group.count for group in others)
+        of_them = "all" if most.count == total else f"{most.count:,}"
         lines.append(
-            f"Of {total:,} that did not run or do not count, {most.count:,}: {text(most.reason)}."
+            f"{total:,} did not run or do not count; {of_them} of them: {text(most.reason)}."
         )
     return lines
 
 
-def _kernel_lines(found: Collected, kernels: Kernels) -> list[str]:
+def _kernel_lines(
+    found: Collected, kernels: Kernels, curves: Mapping[str, Sequence[_verify.Curve]]
+) -> list[str]:
     lines = []
     for op in kernels.ops:
         if op.cases[0].first.part == "metadata":
             continue
         lines += [f"{code(op.name)}: {line}" for line in _kernels.headline(op, found)]
-        curves = _verify.curves(op)
-        if curves:
-            curve = min(curves[:_MOST_OF_A_KIND], key=lambda one: (-len(one.by_tokens), one.one_s))
-            most = max(curve.by_tokens)
-            ratio = _text.ratio(_text.divided(curve.seconds(most), curve.one_s))
-            where = " on the CPU" if found.on_cpu(curve.by_tokens[1]) else ""
-            lines.append(
-                f"{code(op.name)}: a verify of {most} tokens takes {ratio} times as long as a step "
-                f"of one with {code(curve.implementation)}{where}."
-            )
+        lines += _curve_line(curves[op.name][:_MOST_OF_A_KIND], found)
     return lines
+
+
+def _curve_line(curves: Sequence[_verify.Curve], found: Collected) -> list[str]:
+    """Return what the most tokens cost beside one, by the fastest of the fullest curves."""
+    if not curves:
+        return []
+    curve = min(curves, key=lambda one: (-len(one.by_tokens), one.one_s))
+    most = max(curve.by_tokens)
+    ratio = _text.ratio(_text.divided(curve.seconds(most), curve.one_s))
+    where = " on the CPU" if found.on_cpu(curve.by_tokens[1]) else ""
+    return [
+        f"{code(curve.op)}: a verify of {most} tokens takes {ratio} times as long as a step of one "
+        f"with {code(curve.implementation)}{where}."
+    ]
 
 
 def _all_reduce_lines(found: Collected, series: Sequence[_sweep.Series]) -> list[str]:
@@ -135,6 +137,6 @@ def _compiled_lines(found: Collected) -> list[str]:
     if not builds:
         return []
     failed = len(_compiled.failures(builds))
-    gpus = _text.listed((f"sm\\_{one}" for one in _compiled.capabilities(builds)), most=8)
+    gpus = _text.listed((f"sm_{one}" for one in _compiled.capabilities(builds)), most=8)
     verdict = f"**{failed:,} refused**" if failed else "all within their limits"
     return [f"{plural(len(builds), 'kernel build')} for {gpus}: {verdict}."]

@@ -144,3 +144,15 @@ def test_where_most_values_are_equal_any_other_is_an_outlier() -> None:
     assert stats.modified_z_scores([5.0, 5.0, 5.0, 4.0]) == [0.0, 0.0, 0.0, -math.inf]
     assert stats.outliers([5.0, 5.0, 5.0, 4.0, 6.0]) == [3, 4]
     assert stats.outliers([5.0, 5.0]) == []
+
+
+@pytest.mark.parametrize("count", [5, 6, 11, 40])
+def test_medians_of_resamples_are_drawn_as_if_each_resample_had_been(count: int) -> None:
+    values = np.random.default_rng(3).normal(size=count)
+    drawn = np.concatenate([stats._resampled_medians(values, seed) for seed in range(40)])
+    picks = np.random.default_rng(4).integers(0, count, (len(drawn), count))
+    resampled = np.median(values[picks], axis=1)
+    for percent in (2.5, 25, 50, 75, 97.5):
+        # A percentile of 40,000 draws is off by about half a percent of them.
+        near = np.percentile(resampled, [percent - 0.7, percent + 0.7])
+        assert near[0] <= np.percentile(drawn, percent) <= near[1]

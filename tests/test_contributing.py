@@ -21,11 +21,11 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
     page = (ROOT / "CONTRIBUTING.md").read_text()
-    name = re.search(r"Save this as `(kernels/\w+\.py)`", page)
+    place = re.search(r"Save this as `(kernels/\w+\.py)`", page)
     code = re.search(r"```python\n(.*?)```", page, re.DOTALL)
-    assert name is not None
+    assert place is not None
     assert code is not None
-    (folder / name[1]).write_text(code[1])
+    (folder / place[1]).write_text(code[1])
     return folder
 
 
@@ -56,7 +56,7 @@ def test_it_is_listed_with_the_reason_or_none(checkout: Path) -> None:
 
 def test_it_is_held_to_its_reference(checkout: Path) -> None:
     lines = lines_of(checkout, "kernels", "--check", "--tiny", "--op", "rms_norm")
-    assert {(line[1], line[5]) for line in lines} == {("torch", "passed"), ("triton", "passed")}
+    assert {(line[1], line[6]) for line in lines} == {("torch", "passed"), ("triton", "passed")}
     assert all(0 < float(line[3]) <= float(line[4]) == 1e-2 for line in lines)
 
 

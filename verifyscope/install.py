@@ -235,6 +235,7 @@ def _make_venv(*, keep: bool) -> None:
         return
     if VENV.exists():
         _say("Removing the .venv that is there: it is broken, half made or of another kind.")
+        (VENV / _STAMP).write_text(_UNFINISHED)  # removing takes a while, and may be cut short
         shutil.rmtree(VENV)
     done = subprocess.run(
         [sys.executable, "-m", "venv", str(VENV)],

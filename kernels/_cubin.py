@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kernels._raw import Launch, compiler_options
+from kernels._raw import Launch, compiler_options, gpu_source
 from verifyscope.errors import Failure
 from verifyscope.hardware import RESERVED_SHARED_BYTES
 
@@ -54,7 +54,7 @@ def why_not() -> str | None:
 
 def compiled(launch: Launch, *, capability: int) -> bytes:
     """Compile the source of `launch` for `capability`; ValueError with the log if it does not."""
-    return _compiled(launch.name, launch.source, launch.options, capability)
+    return _compiled(launch.name, gpu_source(launch.source), launch.options, capability)
 
 
 @cache

@@ -214,9 +214,14 @@ def test_any_number_of_parts_gives_the_same_even_more_than_keys(name: str, count
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_parts_of_many_tiles_are_merged_in_rounds(name: str) -> None:
-    inputs = problem([1100], tokens=1, heads=(1, 1), page_size=64)
-    assert_matches(name, inputs, with_split(name, inputs, count=18))
+@pytest.mark.parametrize(("length", "parts"), [(300, 1), (1100, 18)])  # tiles, rounds of the merge
+def test_what_came_first_is_scaled_down_when_a_later_key_outweighs_it(
+    name: str, length: int, parts: int
+) -> None:
+    inputs = problem([length], tokens=1, heads=(1, 1), page_size=64)
+    inputs["q"].fill_(1.0)
+    inputs["k_cache"][inputs["page_table"][0, length // 64].item(), length % 64] = 2.0
+    assert_matches(name, inputs, with_split(name, inputs, count=parts))
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -1,21 +1,23 @@
 """CUDA C++ to machine code for a GPU that need not be here, and what machine code takes and holds.
 
-Compiling needs NVRTC (`cuda.bindings`); reading needs `cuobjdump`, which Triton's wheel carries.
-Neither needs a driver.
+Compiling needs NVRTC (`cuda.bindings`); reading needs `cuobjdump` and `nvdisasm`, which Triton's
+wheel carries. None of them needs a driver.
 """
 
 import importlib.util
+import itertools
 import re
+import struct
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kernels._raw import Launch, compiler_options
+from kernels._raw import Launch, compiler_options, gpu_source
 from verifyscope.errors import Failure
 from verifyscope.hardware import RESERVED_SHARED_BYTES
 
@@ -46,18 +48,19 @@ class Resources:
 
 def why_not() -> str | None:
     """Say why machine code cannot be read here; None if it can."""
-    return None if _tool().exists() else "needs cuobjdump, which comes with the package 'triton'"
+    missing = [name for name in ("cuobjdump", "nvdisasm") if not _tool(name).exists()]
+    return f"needs {' and '.join(missing)} of the package 'triton'" if missing else None
 
 
 def compiled(launch: Launch, *, capability: int) -> bytes:
     """Compile the source of `launch` for `capability`; ValueError with the log if it does not."""
-    return _compiled(launch.name, launch.source, launch.options, capability)
+    return _compiled(launch.name, gpu_source(launch.source), launch.options, capability)
 
 
 @cache
 def resources(cubin: bytes, *, kernel: str, capability: int) -> Resources:
     """Return what the code of `kernel` takes, without dynamic shared memory."""
-    text = _read(cubin, "-res-usage")
+    text = _read(cubin, "cuobjdump", "-res-usage")
     found = re.search(rf"Function {re.escape(kernel)}:\s+(.*)", text)
     if found is None:
         raise ValueError(f'no function {kernel!r} in its machine code; declare it extern "C"')
@@ -71,31 +74,54 @@ def resources(cubin: bytes, *, kernel: str, capability: int) -> Resources:
     )
 
 
-@cache
-def instruction_classes(cubin: bytes) -> tuple[str, ...]:
-    """Return the classes of `INSTRUCTIONS` that occur in the machine code."""
-    text = _read(cubin, "-sass")
-    return tuple(name for name, pattern in INSTRUCTIONS.items() if pattern.search(text))
+def instruction_classes(cubins: Sequence[bytes], *, capability: int) -> list[tuple[str, ...]]:
+    """Return which of `INSTRUCTIONS` occur in each of `cubins`, all built for `capability`.
+
+    All code goes through one run of nvdisasm, which takes longer to start than to read.
+    """
+    codes = [b"".join(_code(cubin)) for cubin in cubins]
+    ends = [*itertools.accumulate(map(len, codes))]
+    accelerated = "a" if capability >= 90 else ""
+    text = _read(b"".join(codes), "nvdisasm", "-c", "-ndf", "-b", f"SM{capability}{accelerated}")
+    found: list[set[str]] = [set() for _ in cubins]
+    number = 0
+    for address, instruction in re.findall(r"^\s+/\*([0-9a-f]+)\*/\s+(.*)$", text, re.MULTILINE):
+        while int(address, 16) >= ends[number]:
+            number += 1
+        found[number].update(
+            name for name, pattern in INSTRUCTIONS.items() if pattern.search(instruction)
+        )
+    return [tuple(name for name in INSTRUCTIONS if name in names) for names in found]
 
 
-def _read(cubin: bytes, what: str) -> str:
+def _code(cubin: bytes) -> Iterator[bytes]:
+    """Yield the machine code in `cubin`: its sections named .text.*, of a 64-bit ELF file."""
+    (table,) = struct.unpack_from("<Q", cubin, 0x28)
+    size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQ", cubin, table + n * size) for n in range(count)]
+    for name, _kind, _flags, _address, start, length in sections:
+        if cubin.startswith(b".text.", sections[names][4] + name):
+            yield cubin[start : start + length]
+
+
+def _read(data: bytes, tool: str, *options: str) -> str:
     if reason := why_not():
         raise Failure(reason)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
+        file.write(data)
         file.flush()
-        done = subprocess.run([_tool(), what, file.name], capture_output=True, text=True)
+        done = subprocess.run([_tool(tool), *options, file.name], capture_output=True, text=True)
     if done.returncode:
-        raise Failure(f"cuobjdump {what} failed: {' '.join(done.stderr.split())}")
+        raise Failure(f"{tool} {' '.join(options)} failed: {' '.join(done.stderr.split())}")
     return done.stdout
 
 
 @cache
-def _tool() -> Path:
+def _tool(name: str) -> Path:
     spec = importlib.util.find_spec("triton")
     if spec is None or spec.origin is None:
-        return Path("cuobjdump-of-triton")
-    return Path(spec.origin).parent / "backends/nvidia/bin/cuobjdump"
+        return Path(f"{name}-of-triton")
+    return Path(spec.origin).parent / "backends/nvidia/bin" / name
 
 
 @cache

@@ -56,11 +56,13 @@ def gather(
 
 def pack(q: torch.Tensor, *, tokens: int, kv_heads: int) -> torch.Tensor:
     """Turn q [batch*T, q_heads, head_dim] into [batch, kv_heads, T*group, head_dim]."""
-    split = q.unflatten(1, (kv_heads, -1)).unflatten(0, (-1, tokens))  # [batch, T, heads, group, d]
+    split = q.reshape(-1, tokens, kv_heads, q.shape[1] // kv_heads, q.shape[2])
     return split.transpose(1, 2).flatten(2, 3)
 
 
 def unpack(rows: torch.Tensor, *, tokens: int) -> torch.Tensor:
     """Turn [batch, kv_heads, T*group, ...] into [batch*T, q_heads, ...]."""
-    split = rows.unflatten(2, (tokens, -1)).transpose(1, 2)  # [batch, T, heads, group, ...]
-    return split.flatten(2, 3).flatten(0, 1).contiguous()
+    batch, kv_heads, packed, *rest = rows.shape
+    split = rows.reshape(batch, kv_heads, tokens, packed // tokens, *rest)
+    heads = kv_heads * packed // tokens
+    return split.transpose(1, 2).reshape(batch * tokens, heads, *rest)

@@ -3,9 +3,9 @@
 One request with one key head is one block of work; on 188 SMs its keys must be cut into parts that
 run side by side and are merged by their log-sum-exps. The number is chosen from what the host knows
 without waiting for the device: shapes, and the page table's width as the longest possible request
-(what serving engines do, so that a captured graph stays right when lengths change). The kernels cut
-the length that they find on the device into that many parts: `part = max(least_keys, keys / splits)`
-rounded up to whole tiles, and the parts behind the last key are empty.
+(as serving engines do, so that a captured graph stays right when lengths change). The kernels cut
+the length that they find on the device into that many parts of max(least_keys, keys / splits) keys,
+rounded up to whole tiles; the parts behind the last key are empty.
 """
 
 import torch

@@ -5,34 +5,37 @@ For request b, query head h, its key head g = h // (q_heads / kv_heads) and draf
     s[L_b + j]  = -inf unless bit j of mask_words[b, i] is set: the committed prefix is always seen,
                   a draft only by itself and its descendants
     out[b*T + i, h] = sum_n softmax(s)[n] v[n],    lse[b*T + i, h] = ln sum_n exp(s[n])
-Key n lies in page page_table[b, n // page_size], slot n % page_size. The drafts' own keys and values
-are already there, at n = L_b .. L_b + T - 1. A row that sees no key gives out 0 and lse -inf.
+Key n lies in page page_table[b, n // page_size], slot n % page_size. The drafts' own keys and
+values are there already, at n = L_b .. L_b + T - 1. A row that sees no key gives out 0, lse -inf.
 
 q [batch*T, q_heads, head_dim]; k_cache, v_cache [pages, page_size, kv_heads, head_dim], any strides
 but 1 for head_dim, so that FlashInfer's paged wrappers take (k_cache, v_cache) as they are (layout
 NHD); all bfloat16 or all float16. page_table int32 [batch, max_pages]: cells past a request's keys
 may hold anything, and are never followed. prefix_lens int32 [batch]: L, read on the device.
-mask_words int32 [batch, T], the bits of an unsigned number; T = draft_tokens, 1 to 32. scale: float.
+mask_words int32 [batch, T]: the bits of an unsigned number; T = draft_tokens, 1 to 32.
 out as q; lse float32 [batch*T, q_heads], natural logarithm.
 
 Errors: ValueError for shapes, dtypes or strides that are not those. The lengths are not checked:
 that would wait for the device. They are held to what the page table has room for.
-Source: speculative decoding's verify step as SGLang, vLLM and FlashInfer define it; EAGLE-3's trees.
+Source: the verify step of speculative decoding as SGLang, vLLM and FlashInfer define it.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from kernels import Case, Cost, Inputs, Op, Outputs, Prepared, Tolerance, _trees
 from kernels._gathered import gather, pack, unpack
-from verifyscope.records import Value
-
-DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+from kernels._tree_attention_cases import (
+    DTYPES,
+    gate_cases,
+    long_gate_cases,
+    measured_cases,
+    tiny_cases,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +145,7 @@ def reference(
         slot = key % k_cache.shape[1]
         k, v = k_cache[page, slot].double(), v_cache[page, slot].double()  # [keys, heads, dim]
         rows = q[request * draft_tokens : (request + 1) * draft_tokens].double()
-        score = scale * torch.einsum("thgd,nhd->thgn", rows.unflatten(1, (heads, group)), k)
+        score = scale * torch.einsum("thgd,nhd->thgn", rows.view(draft_tokens, heads, group, -1), k)
         block = (mask_words[request].long()[:, None] >> token) & 1  # [T, T]
         score[..., length:].masked_fill_(block[:, None, None, :] == 0, float("-inf"))
         lse = score.logsumexp(-1)
@@ -154,44 +157,65 @@ def reference(
 
 
 def inputs(case: Case, device: torch.device) -> Inputs:
+    """Draw the lengths' keys and the trees' drafts of a case; see `draw`."""
+    return draw(
+        lengths=prefix_lengths(case),
+        words=[_trees.mask_words(tree) for tree in trees(case)],
+        page_size=case.number("page"),
+        heads=(case.number("q_heads"), case.number("kv_heads")),
+        head_dim=case.number("head_dim"),
+        dtype=case.dtype,
+        seed=case.seed,
+        device=device,
+    )
+
+
+def draw(
+    *,
+    lengths: Sequence[int],
+    words: Sequence[Sequence[int]],
+    page_size: int,
+    heads: tuple[int, int],
+    head_dim: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int = 0,
+) -> Inputs:
     """Draw normal q, keys and values into a shuffled page table; NaN is wherever no key is.
 
-    The page table has two cells more than the longest request needs. What lies past a request's
-    last page is poisoned with -1 and with ids of no page.
+    lengths, words: L and T unsigned mask words of each request. The page table has two cells more
+    than the longest request needs, and what lies past a request's last page is poisoned with -1 and
+    with ids of no page. Another seed gives other values in the same places, so that they can be
+    copied over the first ones.
     """
-    requests, tokens, page_size = (case.number(name) for name in ("requests", "rows", "page"))
-    q_heads, kv_heads, dim = (case.number(name) for name in ("q_heads", "kv_heads", "head_dim"))
-    generator = torch.Generator(device).manual_seed(case.seed)
+    generator = torch.Generator(device).manual_seed(seed)
 
     def normal(*sizes: int) -> torch.Tensor:
-        return torch.randn(sizes, generator=generator, device=device, dtype=case.dtype)
+        return torch.randn(sizes, generator=generator, device=device, dtype=dtype)
 
-    lengths = prefix_lengths(case)
+    requests, tokens = len(lengths), len(words[0])
     needed = [-(-(length + tokens) // page_size) for length in lengths]
     pages = sum(needed) + 3
-    order = torch.randperm(pages, generator=torch.Generator().manual_seed(case.seed)).tolist()
-    table = torch.tensor([-1, pages, 2**31 - 1], dtype=torch.int32).repeat(
-        requests, max(needed) // 3 + 2
-    )[:, : max(needed) + 2]
-    q = normal(requests * tokens, q_heads, dim)
-    k_cache = normal(pages, page_size, kv_heads, dim)
-    v_cache = normal(pages, page_size, kv_heads, dim)
+    order = torch.randperm(pages, generator=torch.Generator().manual_seed(pages)).tolist()
+    poison = torch.tensor([-1, pages, 2**31 - 1], dtype=torch.int32)
+    width = max(needed) + 2
+    table = poison.repeat(requests, width // 3 + 1)[:, :width].contiguous()
+    k_cache, v_cache = (normal(pages, page_size, heads[1], head_dim) for _ in "kv")
     for request, count in enumerate(needed):
         mine, order = order[:count], order[count:]
         table[request, :count] = torch.tensor(mine, dtype=torch.int32)
         filled = lengths[request] + tokens - (count - 1) * page_size
         k_cache[mine[-1], filled:] = v_cache[mine[-1], filled:] = float("nan")
     k_cache[order] = v_cache[order] = float("nan")
-    words = [_trees.mask_words(tree) for tree in trees(case)]
     return {
-        "q": q,
+        "q": normal(requests * tokens, heads[0], head_dim),
         "k_cache": k_cache,
         "v_cache": v_cache,
-        "page_table": table.contiguous().to(device),
+        "page_table": table.to(device),
         "prefix_lens": torch.tensor(lengths, dtype=torch.int32, device=device),
         # The bits of an unsigned word: the top one is the sign here.
         "mask_words": torch.tensor(words).to(torch.int32).to(device),
-        "scale": dim**-0.5,
+        "scale": head_dim**-0.5,
         "draft_tokens": tokens,
     }
 
@@ -219,7 +243,7 @@ def _counted(
     prefix_lens: torch.Tensor,
     mask_words: torch.Tensor,
     draft_tokens: int,
-    **_: object,
+    **_others: object,
 ) -> Cost:
     """Count the keys and values of each request once, and the products that the mask lets through.
 
@@ -255,125 +279,21 @@ def cost(given: Inputs) -> Cost:
     return _count(**given)
 
 
-def _case(
-    rows: int,
-    context: int,
-    tree: str = "chain",
-    *,
-    requests: int = 1,
-    heads: tuple[int, int] = (8, 1),
-    dim: int = 128,
-    page: int = 16,
-    dtype: torch.dtype = torch.bfloat16,
-    **more: bool,
-) -> Case:
-    """Name a point by all of its dims; several requests have ragged lengths."""
-    short = f"{context // 1024}k" if context and context % 1024 == 0 else str(context)
-    q_heads, kv_heads = heads
-    dims: dict[str, Value] = {
-        "rows": rows,
-        "requests": requests,
-        "context": context,
-        "lengths": "ragged" if requests > 1 else "equal",
-        "tree": tree,
-        "page": page,
-        "q_heads": q_heads,
-        "kv_heads": kv_heads,
-        "head_dim": dim,
-    }
-    name = (
-        f"t{rows}-b{requests}-l{short}-{tree}-p{page}-h{q_heads}x{kv_heads}-d{dim}-{DTYPES[dtype]}"
-    )
-    return Case(name=name, dims=dims, dtype=dtype, mode="verify", **more)
-
-
-def _measured_cases() -> tuple[Case, ...]:
-    """Vary one axis at a time around one request of 8k tokens on one rank of llama-3.1-70b, TP 8.
-
-    T = 1 stands beside every other T: time(T) / time(1) decides whether speculation pays.
-    """
-    eight_k = 8192
-    return (
-        *(_case(t, eight_k, cpu=True) for t in (1, 2, 3)),
-        *(_case(t, eight_k, "eagle4", cpu=True) for t in (4, 6, 8)),
-        *(_case(t, eight_k, "eagle8", cpu=True) for t in (12, 16)),
-        # The context: what is read grows, what is merged does not.
-        *(_case(t, 0, tree, cpu=True) for t, tree in ((1, "chain"), (8, "eagle4"))),
-        *(_case(t, 127, tree, cpu=True) for t, tree in ((1, "chain"), (4, "eagle4"))),
-        *(_case(t, 1024, tree, cpu=True) for t, tree in ((1, "chain"), (4, "eagle4"))),
-        *(_case(t, 32768, tree, page=64) for t, tree in ((1, "chain"), (8, "eagle4"))),
-        *(_case(t, 131072, tree, page=64) for t, tree in ((1, "chain"), (8, "eagle4"))),
-        # The batch, with ragged lengths.
-        *(
-            _case(t, eight_k, tree, requests=requests)
-            for requests in (2, 4, 8, 16)
-            for t, tree in ((1, "chain"), (4, "eagle4"))
-        ),
-        # The shape of the tree at one T, and a tree for each request.
-        *(_case(8, 1024, tree, cpu=True) for tree in ("chain", "star", "binary", "eagle8")),
-        _case(8, eight_k, "mixed", requests=8),
-        # The page: 1 as in token-granular caches, 64 as in large blocks.
-        *(
-            _case(t, eight_k, tree, page=page)
-            for page in (1, 64)
-            for t, tree in ((1, "chain"), (4, "eagle4"))
-        ),
-        *(
-            _case(t, eight_k, tree, dtype=torch.float16)
-            for t, tree in ((1, "chain"), (4, "eagle4"))
-        ),
-        # Heads: group 4, group 16, all heads of one GPU, and the two other head dims in use.
-        *(
-            _case(t, eight_k, tree, heads=heads, dim=dim)
-            for heads, dim in (((32, 8), 128), ((16, 1), 128), ((64, 8), 64), ((16, 8), 256))
-            for t, tree in ((1, "chain"), (4, "eagle4"))
-        ),
-    )
-
-
-def _tiny_cases() -> tuple[Case, ...]:
-    """Stay small enough for Triton's interpreter, and meet odd sizes: groups of 3, T = 5 and 17."""
-    half = torch.float16
-    return (
-        _case(1, 5, heads=(2, 2), dim=16, page=1, tiny=True),
-        _case(3, 40, heads=(6, 2), dim=16, page=4, requests=2, tree="star", tiny=True),
-        _case(8, 130, heads=(4, 1), dim=32, page=16, tree="eagle4", tiny=True),
-        _case(5, 31, heads=(3, 1), dim=32, page=16, requests=3, tree="mixed", dtype=half, tiny=True),
-        _case(17, 63, heads=(2, 2), dim=64, page=64, tree="binary", tiny=True),
-    )
-
-
-def _gate_cases(
-    prefix: str, dims: tuple[int, ...], pages: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
-) -> tuple[Case, ...]:
-    """Name what chooses a tile: the head dim, and 4, 8, 32 or 64 packed rows."""
-    found = []
-    for dim in dims:
-        for rows, heads in ((1, (4, 1)), (1, (8, 1)), (4, (8, 1)), (8, (8, 1))):
-            for page in pages:
-                for dtype in dtypes:
-                    case = _case(rows, 600, heads=heads, dim=dim, page=page, dtype=dtype)
-                    found.append(dataclasses.replace(case, name=f"{prefix}-{case.name}"))
-    return tuple(found)
-
-
 OP = Op(
     name="tree_attention",
     part="attention",
     reference=reference,
     inputs=inputs,
     cost=cost,
-    cases=(*_tiny_cases(), *_measured_cases()),
-    gate_cases=(
-        *_gate_cases("gate", (64,), (1,), (torch.bfloat16,)),
-        *_gate_cases("gate", (128,), (16,), (torch.bfloat16,)),
-        *_gate_cases("gate", (256,), (64,), (torch.float16,)),
-    ),
-    long_gate_cases=_gate_cases("long", (64, 128, 256), (1, 16, 64), tuple(DTYPES)),
+    cases=(*tiny_cases(), *measured_cases()),
+    gate_cases=gate_cases(),
+    long_gate_cases=long_gate_cases(),
     tolerance=Tolerance(
-        row=1e-2,
-        absolute={"lse": 1e-3},
-        why="",
+        row=6e-3,
+        absolute={"lse": 1e-4},
+        why="weights and result are each rounded to bfloat16 once, 2**-9 of an element at most: "
+        "3.9e-3 together; measured 2.1e-3 for the result alone and 3.0e-3 for both, float16 an "
+        "eighth. One wrong key in 8192 is about 7e-3. The LSE is never rounded: measured 1e-6",
     ),
 )
 

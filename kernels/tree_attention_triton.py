@@ -10,7 +10,7 @@ about 100 rows a GPU waits for DRAM and not for its tensor cores. Hence:
   they meet a stride, and masked with `other`, for what lies behind the last key may be NaN.
 
 Lengths, trees and page ids are read on the device: a captured graph follows them. The number of
-parts is fixed by shapes, and each row is summed in one order: the result is the same bits each time.
+parts is fixed by shapes, and each row is summed in one order: the same bits come out each time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Tile:
     blocks_per_sm: int
 
 
-# Five stages are two tiles in flight: the page ids take a stage, their keys and values the next two.
+# Five stages are two tiles in flight: page ids are loaded two stages before the keys they lead to.
 # With three, Triton issues the loads of a tile only after it has finished the one before.
 # Tiles are as wide as lets two blocks share an SM; beyond 64 rows of 128 (or any of 256) one fits.
 # Chosen by bytes in flight, shared memory and registers, with no spill; nobody has timed them yet.
@@ -112,13 +112,13 @@ def split_for(shape: Shape, tile: Tile, *, sms: int) -> Split:
 @triton.jit
 def _attend_part(
     q_ptr, k_ptr, v_ptr, page_table_ptr, prefix_lens_ptr, mask_words_ptr, out_ptr, lse_ptr,
-    scale_log2, tokens, kv_heads, width, splits, least_keys,
+    scale_log2, tokens, kv_heads, group, width, splits, least_keys,
     stride_kp, stride_ks, stride_kh, stride_vp, stride_vs, stride_vh,
-    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONCE: tl.constexpr,
+    HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    ONCE: tl.constexpr,
 ):  # fmt: skip
     # Row tiles and heads of one part are neighbours in the grid: they share lines and pages.
-    tiles = tl.cdiv(tokens * GROUP, BLOCK_M)
+    tiles = tl.cdiv(tokens * group, BLOCK_M)
     tile = tl.program_id(0) % tiles
     kv_head = (tl.program_id(0) // tiles).to(tl.int64)
     split = tl.program_id(1)
@@ -131,10 +131,10 @@ def _attend_part(
     last = tl.minimum(first + part, keys)
 
     row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    token = row // GROUP
+    token = row // group
     there = token < tokens
-    head = kv_head * GROUP + row % GROUP
-    out_row = (request * tokens + token) * kv_heads * GROUP + head  # int64 [BLOCK_M]
+    head = kv_head * group + row % group
+    out_row = (request * tokens + token) * kv_heads * group + head  # int64 [BLOCK_M]
     dim = tl.arange(0, HEAD_DIM)
     q = tl.load(q_ptr + out_row[:, None] * HEAD_DIM + dim, mask=there[:, None], other=0.0)
     word = tl.load(mask_words_ptr + request * tokens + token, mask=there, other=0)
@@ -279,9 +279,9 @@ def attend(
     _attend_part[(tiles * shape.kv_heads, split.count, shape.requests)](
         q, k_cache, v_cache, given["page_table"], given["prefix_lens"], given["mask_words"],
         part_out, part_lse,
-        scale * _LOG2_E, shape.tokens, shape.kv_heads, shape.width, split.count, split.least_keys,
-        *k_cache.stride()[:3], *v_cache.stride()[:3],
-        GROUP=shape.group, HEAD_DIM=shape.head_dim, PAGE=shape.page_size,
+        scale * _LOG2_E, shape.tokens, shape.kv_heads, shape.group, shape.width,
+        split.count, split.least_keys, *k_cache.stride()[:3], *v_cache.stride()[:3],
+        HEAD_DIM=shape.head_dim, PAGE=shape.page_size,
         BLOCK_M=tile.rows, BLOCK_N=tile.keys, ONCE=once,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip

@@ -46,7 +46,7 @@ def _one_number(value_ptr, y_ptr):
 
 
 @OP.prepared_implementation(
-    "triton", needs=Needs(capabilities=(80, 90, 100, 120), packages=("triton",))
+    "triton", needs=Needs(capabilities=(80, 89, 90, 100, 120), packages=("triton",))
 )
 def empty_triton(*, value: torch.Tensor) -> Prepared:
     """Launch one program of one warp."""

@@ -25,11 +25,13 @@ QUICK = ("--benchmark-max-time=0.001", f"--benchmark-min-rounds={ROUNDS}")
 
 
 class Ended:
-    """A run of the suites that has ended: what it said, and what it left."""
+    """A run of the suites that has ended: what it said, and what it left in its folder."""
 
-    def __init__(self, folder: Path, done: "subprocess.CompletedProcess[str]") -> None:
-        self.folder, self.status, self.said = folder, done.returncode, done.stdout + done.stderr
-        self.last_line = done.stdout.splitlines()[-1] if done.stdout else ""
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.status = int((folder / "status").read_text())
+        said = (folder / "stdout").read_text()
+        self.said, self.last_line = said + (folder / "stderr").read_text(), said.splitlines()[-1]
 
     def records(self) -> list[Measurement]:
         """Return the measurements in the order in which they were appended."""
@@ -55,29 +57,48 @@ class Ended:
         return (self.folder / "calls").read_text()
 
 
-def suites(folder: Path, *arguments: str, records: bool = True, **environ: str) -> Ended:
-    # What the tests' own pytest has set must not reach the one that is tested.
+RUNS = {
+    "whole": (["--benchmark-only", "--benchmark-json={folder}/benchmark.json"], {}),
+    # pytest-benchmark warns that it saves nothing, and here warnings are errors.
+    "skipped": (["--benchmark-only", "-k", "gpu", "--benchmark-json={folder}/none.json"], {}),
+    "interrupt": (
+        ["--benchmark-only", "-k", "interrupted or first"],
+        {"DOUBLING_INTERRUPT": "38"},
+    ),
+    "disabled": (["--benchmark-disable", "-k", "few"], {}),
+}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """Run all of `RUNS`."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in RUNS}
+    asked = []
+    for name, (arguments, environ) in RUNS.items():
+        folder = str(folders[name])
+        words = ["suites", "-p", "no:cacheprovider", *QUICK, "--records", f"{folder}/records.jsonl"]
+        words += [word.format(folder=folder) for word in arguments]
+        environ = environ | {"DOUBLING_LOG": f"{folder}/calls"}
+        asked.append({"folder": folder, "arguments": words, "environ": environ})
+    # What the tests' own pytest has set must not reach those that are tested.
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "TRITON_"))}
-    command = [sys.executable, "-m", "pytest", "-p", "tests.timed_ops._plugin", "suites"]
-    command += ["-p", "no:cacheprovider", *QUICK]
-    command += ["--records", str(folder / "records.jsonl")] if records else []
-    done = subprocess.run(
-        [*command, *arguments],
+    subprocess.run(
+        [sys.executable, "-m", "tests.timed_ops._runs"],
+        input=json.dumps(asked),
         cwd=ROOT,
-        env=clean | {"DOUBLING_LOG": str(folder / "calls")} | environ,
-        capture_output=True,
+        env=clean,
         text=True,
+        check=True,
     )
-    return Ended(folder, done)
+    return {name: Ended(folder) for name, folder in folders.items()}
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    folder = tmp_path_factory.mktemp("whole")
-    return suites(folder, "--benchmark-only", "--benchmark-json", str(folder / "benchmark.json"))
+@pytest.fixture
+def whole(ended: dict[str, Ended]) -> Ended:
+    return ended["whole"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def benchmarks(whole: Ended) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((whole.folder / "benchmark.json").read_text())
     return found
@@ -120,7 +141,7 @@ def test_the_environment_is_the_first_line_and_every_record_names_it(whole: Ende
     first = json.loads((whole.folder / "records.jsonl").read_text().splitlines()[0])
     assert first["type"] == "environment"
     assert {record.environment for record in whole.records()} == {first["id"]}
-    assert all("suites" in record.command for record in whole.records())
+    assert {record.command for record in whole.records()} == {first["command"]}
 
 
 def test_a_record_describes_the_case_and_how_it_was_timed(whole: Ended) -> None:
@@ -193,30 +214,24 @@ def test_the_last_line_says_where_the_records_are_and_what_to_do(whole: Ended) -
     assert "2 failed" in whole.last_line
 
 
-def test_only_what_is_selected_is_measured(tmp_path: Path) -> None:
-    ended = suites(tmp_path, "--benchmark-only", "-k", "second and few or gpu")
-    assert ended.status == 0, ended.said
-    assert "A" not in ended.calls()
-    assert {(record.implementation, record.case) for record in ended.records()} == {
-        ("second", "few"),
-        *(("gpu", case) for case in ("few", "more", "huge")),
-    }
+def test_when_all_are_skipped_the_run_is_fine_and_has_their_reasons(
+    ended: dict[str, Ended],
+) -> None:
+    skipped = ended["skipped"]
+    assert skipped.status == 0, skipped.said
+    assert [(record.implementation, record.status) for record in skipped.records()] == [
+        ("gpu", "skipped")
+    ] * 3
+    assert not (skipped.folder / "calls").exists()
 
 
-def test_when_all_are_skipped_the_run_is_fine_and_has_their_reasons(tmp_path: Path) -> None:
-    # pytest-benchmark warns that it saves nothing, and here warnings are errors.
-    json_file = ("--benchmark-json", str(tmp_path / "none.json"))
-    ended = suites(tmp_path, "--benchmark-only", "-k", "gpu", *json_file)
-    assert ended.status == 0, ended.said
-    assert {record.status for record in ended.records()} == {"skipped"}
-
-
-def test_an_interrupt_ends_with_130_and_keeps_what_was_measured(tmp_path: Path) -> None:
-    selected = ("-k", "interrupted or first")
-    ended = suites(tmp_path, "--benchmark-only", *selected, DOUBLING_INTERRUPT="38")
-    assert ended.status == 130, ended.said
-    assert "Traceback" not in ended.said
-    kept = [record for record in ended.records() if record.status == "ok"]
+def test_an_interrupt_ends_with_130_and_keeps_what_was_measured(ended: dict[str, Ended]) -> None:
+    run = ended["interrupt"]
+    assert run.status == 130, run.said
+    assert "Traceback" not in run.said
+    assert "interrupted; what was measured is kept" in run.said
+    assert "B" not in run.calls()  # it was not selected
+    kept = [record for record in run.records() if record.status == "ok"]
     assert {(one.implementation, one.case, one.method["stopped_by"]) for one in kept} == {
         ("first", "few", "time_cap"),
         ("interrupted", "few", "time_cap"),
@@ -226,28 +241,29 @@ def test_an_interrupt_ends_with_130_and_keeps_what_was_measured(tmp_path: Path) 
     assert 1 <= kept[-1].method["rounds"] < ROUNDS  # type: ignore[operator]
 
 
-def test_disabled_benchmarks_are_checked_once_and_leave_no_records(tmp_path: Path) -> None:
-    ended = suites(tmp_path, "--benchmark-disable", "-k", "few")
-    assert ended.status == 1
-    assert "2 failed, 2 passed, 2 skipped" in ended.said
-    assert ended.calls() == "AB"
-    assert not (tmp_path / "records.jsonl").exists()
-    assert ended.last_line == "benchmarks are disabled: nothing was timed, no records were written"
-
-
-def test_a_folder_for_records_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
-    ended = suites(tmp_path, "--benchmark-only", "--records", str(tmp_path), records=False)
-    assert ended.status == 2
-    assert f"{tmp_path} is a folder; name a file in it" in ended.said
-    assert "Traceback" not in ended.said
-    assert not (tmp_path / "calls").exists()
+def test_disabled_benchmarks_are_checked_once_and_leave_no_records(
+    ended: dict[str, Ended],
+) -> None:
+    run = ended["disabled"]
+    assert run.status == 1
+    assert "2 failed, 2 passed, 2 skipped" in run.said
+    assert run.calls() == "AB"
+    assert not (run.folder / "records.jsonl").exists()
+    assert run.last_line == "benchmarks are disabled: nothing was timed, no records were written"
 
 
 def test_a_profile_of_played_samples_is_refused(tmp_path: Path) -> None:
-    ended = suites(tmp_path, "--benchmark-only", "--benchmark-cprofile=cumtime")
-    assert ended.status == 2
-    assert "would profile the playing of samples and no kernel" in ended.said
-    assert not (tmp_path / "records.jsonl").exists()
+    command = [sys.executable, "-m", "pytest", "suites", "--benchmark-cprofile=cumtime"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "would profile the playing of samples and no kernel" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_folder_for_records_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(pytest.exit.Exception, match=r"is a folder; name a file in it") as ended:
+        conftest._start(tmp_path)
+    assert ended.value.returncode == 2
 
 
 def test_a_place_that_cannot_be_written_ends_with_one_line() -> None:

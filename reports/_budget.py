@@ -98,13 +98,13 @@ class Pass:
 
 def passes(predicted: Iterable[Measurement]) -> list[Pass]:
     """Gather the predicted records by pass; a prediction that was made twice stands once."""
-    groups: dict[tuple[object, ...], list[Measurement]] = {}
+    groups: dict[tuple[object, ...], dict[tuple[str, str], Measurement]] = {}
     for one in predicted:
         dims = tuple(one.dims.get(name) for name in _PASS)
         made_by = one.method.get("prediction", one.environment + one.command)
-        groups.setdefault((dims, made_by), []).append(one)
+        groups.setdefault((dims, made_by), {})[one.part, one.op] = one
     distinct: dict[tuple[object, ...], Pass] = {}
-    for group in groups.values():
+    for group in map(list, map(dict.values, groups.values())):
         told = tuple((one.part, one.op, one.median_s, one.touched_bytes) for one in group)
         words = _words(group)
         distinct[words, told] = Pass(words, tuple(group))

@@ -56,6 +56,13 @@ def curves(
         )
         for curve in alike
     ]
+    floors = {tokens: one.floor_s for tokens, one in alike[0].by_tokens.items()}
+    if all(floors.values()):
+        floor_s = [seconds or 0.0 for seconds in floors.values()]
+        floor = _plots.Line(
+            label="floor of bytes and flops", x=list(floors), y=floor_s, hollow=True
+        )
+        lines.append(floor)
     point = ", ".join(f"{dim} {value}" for dim, value in alike[0].fixed)
     _plots.time_against_tokens(path, lines, title=f"{op.name}: {point}")
     return name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import jinja2
@@ -33,7 +34,6 @@ from reports._summary import summary
 from reports._text import plural
 from verifyscope import environment
 
-TEMPLATE = "report.md.j2"
 _MOST_CURVES = 12
 _MOST_PASSES = 12
 _MOST_OPEN_SERIES = 3
@@ -58,15 +58,7 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
     passes = _budget.passes(found.predicted)
     not_run = _not_run.grouped(found.not_run)
     found.warnings[:] = dict.fromkeys(found.warnings)
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # the cells are escaped for Markdown, one by one
-    )
-    page = templates.get_template(TEMPLATE).render(
+    page = _template().render(
         made_by=_made_by(found, command),
         what=_what(found),
         summary=summary(
@@ -91,6 +83,19 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
         warnings=[text(warning) for warning in found.warnings],
     )
     (folder / "report.md").write_text(_single_blank_lines(page), encoding="utf-8")
+
+
+@cache
+def _template() -> jinja2.Template:
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # the cells are escaped for Markdown, one by one
+    )
+    return templates.get_template("report.md.j2")
 
 
 def _made_by(found: Collected, command: str) -> MadeBy:
@@ -121,8 +126,13 @@ def _what(found: Collected) -> str:
     gpus = dict.fromkeys(str(one.dims.get("gpu", "a GPU")) for one in found.predicted)
     lines = []
     if ids:
-        names = "; ".join(dict.fromkeys(map(_environments.machine, machines)))
-        lines.append(f"Measured on {names or 'a machine that no record describes'}.")
+        several = len(found.environments) > 1
+        names = (
+            (f"{found.letter(one.id)}: " if several else "") + _environments.machine(one)
+            for one in machines
+        )
+        shown = "; ".join(names) or "a machine that no record describes"
+        lines.append(f"Measured on {shown}.")
     if files:
         lines.append(f"Imported from {_text.listed(map(code, files))}.")
     if gpus:

@@ -172,7 +172,7 @@ def _log_ticks(axes: Axes, lines: Sequence[Line]) -> None:
 
     ends = [y for line in lines for ys in (line.y, *(line.band or ())) for y in ys]
     least, most = min(y for y in ends if y > 0), max(ends)
-    few = most < 50 * least
+    few = most < 500 * least
     axes.set_ylim(least / 1.3, most * 1.3)
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,), numticks=99))
     axes.yaxis.set_major_formatter(lambda at, _: _tick(at))

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from verifyscope import units
 from verifyscope.records import Measurement, Value
 
-NOT_KNOWN = "\N{EN DASH}"
+NOT_KNOWN = "–"
 _SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -93,6 +93,8 @@ def value(given: Value) -> str:
 
 def _three_digits(value: float) -> str:
     rounded = float(f"{value:.3g}")
+    if not math.isfinite(rounded):
+        return NOT_KNOWN
     decimals = max(0, 2 - math.floor(math.log10(rounded))) if rounded else 0
     return f"{rounded:.{decimals}f}"
 

@@ -37,7 +37,6 @@ def main(
     plots: Annotated[bool, typer.Option(help="Draw the plots, or write report.md alone.")] = True,
 ) -> None:
     """Make report.md and its plots from records, whatever they are of."""
-    gc.disable()  # much plain data, read once, and then the end: there is nothing to collect
     from reports import _page
     from reports._collected import collect
 
@@ -78,4 +77,5 @@ def _plots_of(page: Path) -> set[str]:
 
 
 if __name__ == "__main__":
+    gc.disable()  # much plain data, read once, and then the end: there is nothing to collect
     cli.run(app, "python -m reports.build")

@@ -164,7 +164,7 @@ def _about_text(table: Table) -> Iterator[Suspicion]:
     if table.warnings:
         yield Suspicion(
             name="nccl-warnings",
-            sentence=f"NCCL warned {len(table.warnings)} times",
+            sentence=f"warnings of NCCL beside this table: {len(table.warnings)}",
             evidence=tuple((line, _PRIVATE.sub("", text)) for line, text in table.warnings),
         )
 

@@ -40,6 +40,8 @@ _UNFINISHED = "unfinished"
 _TORCH = "2.13.0"
 # What a finished .venv must be able to import, whatever the extra.
 _MUST_IMPORT = ("typer", "msgspec", "torch", "triton", "cupy", "flashinfer", "pytest_benchmark")
+# pip says the second where a constraint, too, names torch.
+_NOT_OFFERED = ("No matching distribution found", "ResolutionImpossible")
 _IS_PYTHON = (
     "import pip, sys; v = '%d.%d' % sys.version_info[:2]; "
     "sys.exit(sys.version_info < (3, 10) or sys.argv[1] not in ('', v))"
@@ -195,19 +197,13 @@ def _too_old() -> list[str]:
 def _install_cpu_torch(torch_index: str | None) -> None:
     where = ["--extra-index-url", torch_index] if torch_index else []
     _say(f"Installing torch {_TORCH}+cpu.")
-    command = [
-        *_python(),
-        *_PIP,
-        "install",
-        *_QUIET,
-        "--no-compile",
-        *where,
-        f"torch=={_TORCH}+cpu",
-    ]
+    # Alone, so that an error can only mean torch; what it needs comes with the rest.
+    flags = ("--no-compile", "--no-deps", *where)
+    command = [*_python(), *_PIP, "install", *_QUIET, *flags, f"torch=={_TORCH}+cpu"]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if done.returncode == 0:
         return
-    if "No matching distribution" not in done.stderr:
+    if not any(text in done.stderr for text in _NOT_OFFERED):
         sys.stderr.write(done.stderr)
         raise Failure("pip failed, see above; `make setup` starts over")
     if torch_index:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -67,7 +68,9 @@ def work(
             mine.worker.end()
         return result
 
-    # Ctrl-C is the main thread's; a process inherits what the thread that starts it lets through.
+    # Ctrl-C is the main thread's: a process inherits what the thread that starts it lets through.
+    # Python's own helper is started first, since that opens the thread to the signal again.
+    resource_tracker.ensure_running()
     threads = ThreadPoolExecutor(
         max_workers=max(1, min(conditions.processes, len(items))),
         initializer=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}),

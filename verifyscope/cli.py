@@ -23,7 +23,6 @@ _ENVIRONMENT_ERRORS = {
     errno.EROFS: "the file system is read-only; name another folder",
     errno.EISDIR: "this is a folder; name a file",
     errno.ENOTDIR: "a part of this path is a file, not a folder",
-    errno.EEXIST: "a part of this path is a file, not a folder",
     errno.ENOENT: "no such file or folder",
 }
 
@@ -67,8 +66,6 @@ def run(application: typer.Typer, program: str, arguments: Sequence[str] | None 
             raise
         text = " ".join(str(message()).split())
         _end(program, f"{text.rstrip('.')}; '{program} --help' lists what is allowed", 2)
-    if status == 130:  # newer typer turns Ctrl-C into a status
-        _end(program, "interrupted; what was measured is kept", 130)
     sys.exit(status if isinstance(status, int) else 0)
 
 

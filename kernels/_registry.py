@@ -77,10 +77,14 @@ class Prepared:
     """An implementation ready to run: planned, packed and allocated, none of which is timed.
 
     facts: what was resolved meanwhile (a backend, a number of splits, a version), for the record.
+    launch, read: `call` in two, where a library's result is converted after the computation (an LSE
+    to another base). A clock times `launch` alone; `read` gives the outputs of the last one.
     """
 
     call: Callable[[], Outputs]
     facts: Mapping[str, str] = field(default_factory=dict)
+    launch: Callable[[], object] | None = None
+    read: Callable[[], Outputs] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,7 @@ class Implementation:
     """One way to compute an op, and the facts that decide where it can run.
 
     prepare: inputs -> `Prepared`; each call of that computes once and returns the outputs.
+    plans: whether `prepare` does work of its own, which is then a row of its own.
     declares: instruction classes ("tensor_core", "wide_load") that the compile gate must find.
     omits: outputs of the reference that it does not compute (a library that returns no LSE).
     """
@@ -112,6 +117,7 @@ class Implementation:
     needs: Needs
     declares: tuple[str, ...]
     omits: tuple[str, ...] = ()
+    plans: bool = False
 
     @property
     def id(self) -> str:
@@ -217,7 +223,9 @@ class Op:
             def prepare(inputs: Inputs) -> Prepared:
                 return plan(**inputs)
 
-            self._add(name, prepare, kind=kind, needs=needs, declares=declares, omits=omits)
+            self._add(
+                name, prepare, kind=kind, needs=needs, declares=declares, omits=omits, plans=True
+            )
             return plan
 
         return add
@@ -231,6 +239,7 @@ class Op:
         needs: Needs,
         declares: Sequence[str],
         omits: Sequence[str],
+        plans: bool = False,
     ) -> None:
         if name in self._added:
             raise ValueError(f"{self.name!r} has two implementations named {name!r}")
@@ -246,6 +255,7 @@ class Op:
             needs=needs,
             declares=tuple(declares),
             omits=tuple(omits),
+            plans=plans,
         )
 
 

@@ -26,6 +26,10 @@ class GpuBench:
     device: torch.device = field(init=False)
     cache_bytes: int | None = field(init=False)
     in_doubt: str | None = field(init=False, default=None)
+    # An idle GPU takes about a tenth of a second to raise its clocks.
+    warm_up_s: float = 0.2
+    # A round is some milliseconds, and events take steps of half a microsecond.
+    fewest_rounds: int = 20
     _flush: _timing.ReadFlush | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ from kernels._check import check, compare, poisoned
 from kernels._graph import poison
 from suites._bench import Bench, Timing
 from suites.ceilings import PARTS as CEILING_PARTS
-from verifyscope.alternate import Alternation, StopRule, alternate
+from verifyscope.alternate import Alternation, StopRule, alternate, warm_up
 from verifyscope.clock import ClockName
 from verifyscope.errors import reason_of
 from verifyscope.records import Cache, Launch, Status, Value
@@ -25,7 +25,7 @@ from verifyscope.roofline import Cost
 
 _MOST_COMPARED_SETS = 8
 _PLAN_ROUNDS = 20
-_PLAN_CAP_S = 0.3
+_PLAN_CAP_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,7 @@ class Measured:
     outcomes: Mapping[str, Outcome]
     alternation: Alternation | None = None
     rule: StopRule | None = None
+    warm_up_s: float = 0.0
     conditions: Mapping[str, Value] = field(default_factory=dict)
     throttled: tuple[str, ...] = ()
     in_doubt: str | None = None
@@ -121,6 +122,7 @@ def measure(
         for name, timings in work.timings.items()
         for number, timing in enumerate(timings)
     }
+    warm_up(timers, seconds=bench.warm_up_s)
     with bench.conditions() as conditions:
         alternation = alternate(timers, rule=rule)
     for one in implementations:
@@ -131,6 +133,7 @@ def measure(
         outcomes={one.name: _outcome(work, one, alternation) for one in implementations},
         alternation=alternation,
         rule=rule,
+        warm_up_s=bench.warm_up_s,
         conditions=conditions.summary(),
         throttled=conditions.throttled(),
         in_doubt=bench.in_doubt,

@@ -175,6 +175,7 @@ def _method(measured: Measured, timed: Timed) -> dict[str, Value]:
             "alternated": ", ".join(measured.outcomes),
             "target_width": measured.rule.target_width,
             "min_rounds": measured.rule.min_rounds,
+            "warm_up_s": measured.warm_up_s,
             "time_cap_s": measured.rule.time_cap_s,
             "stopped_by": measured.alternation.stopped_by,
         }

@@ -33,11 +33,11 @@ class Limits:
     min_rounds: int = 5
     target_width: float = 0.01
 
-    def rule(self, implementations: int) -> StopRule:
+    def rule(self, implementations: int, *, fewest_rounds: int) -> StopRule:
         """Return the stop rule of a case with so many implementations."""
         return StopRule(
             time_cap_s=self.max_time_s * implementations,
-            min_rounds=self.min_rounds,
+            min_rounds=max(self.min_rounds, fewest_rounds),
             target_width=self.target_width,
         )
 
@@ -102,7 +102,7 @@ class Session:
             case,
             implementations,
             bench=self.bench,
-            rule=self.limits.rule(len(implementations)),
+            rule=self.limits.rule(len(implementations), fewest_rounds=self.bench.fewest_rounds),
         )
         for one in runnable:
             self._keep(one, self._writer().lines(one, measured))

@@ -188,6 +188,7 @@ def test_a_cold_row_says_how_it_was_measured_and_what_it_is_held_to() -> None:
         "alternated": "one",
         "target_width": 0.01,
         "min_rounds": 5,
+        "warm_up_s": 0.0,
         "time_cap_s": 2.0,
         "stopped_by": "width",
         "ceiling": "memory_write",

@@ -163,7 +163,9 @@ def on_gpu(gpu: FakeGpu, names: Sequence[str]) -> Measured:
 
         return replace(made(name, double), prepare=prepare)
 
-    return measure(OP, FEW, [counted(n) for n in names], bench=GpuBench(gpu), rule=QUICK)
+    return measure(
+        OP, FEW, [counted(n) for n in names], bench=GpuBench(gpu, warm_up_s=0), rule=QUICK
+    )
 
 
 @pytest.fixture(autouse=True)

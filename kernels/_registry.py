@@ -77,10 +77,14 @@ class Prepared:
     """An implementation ready to run: planned, packed and allocated, none of which is timed.
 
     facts: what was resolved meanwhile (a backend, a number of splits, a version), for the record.
+    launch, read: `call` in two, where a library's result is converted after the computation (an LSE
+    to another base). A clock times `launch` alone; `read` gives the outputs of the last one.
     """
 
     call: Callable[[], Outputs]
     facts: Mapping[str, str] = field(default_factory=dict)
+    launch: Callable[[], object] | None = None
+    read: Callable[[], Outputs] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

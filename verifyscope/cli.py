@@ -16,22 +16,32 @@ import typer
 from verifyscope.errors import Failure, UsageError
 from verifyscope.privacy import redacted
 
-_ENVIRONMENT_ERRORS = {
-    errno.ENOSPC: "no space left on the device; free some or name another folder",
-    errno.EDQUOT: "the disk quota is used up; free some or name another folder",
-    errno.EACCES: "permission denied; name a place that this user may write",
-    errno.EPERM: "not permitted; name a place that this user may write",
-    errno.EROFS: "the file system is read-only; name another folder",
-    errno.EISDIR: "this is a folder; name a file",
-    errno.ENOTDIR: "a part of this path is a file, not a folder",
-    errno.ENOENT: "no such file or folder",
+_INTERRUPTED = "interrupted; what was measured is kept"
+_BREAKS = str.maketrans("\t\r\n", "   ")
+_WHAT_TO_DO = {
+    errno.ENOSPC: "free some or name another folder",
+    errno.EDQUOT: "free some or name another folder",
+    errno.EACCES: "name a place that this user may use",
+    errno.EPERM: "name a place that this user may use",
+    errno.EROFS: "name another folder",
+    errno.EISDIR: "name a file",
+    errno.ENOTDIR: "a part of this path is a file",
+    errno.EEXIST: "a part of this path is a file",
+    errno.ENAMETOOLONG: "give a shorter name",
 }
 
 
 def app(help_text: str | None) -> typer.Typer:
-    """Return the application that every command of the project starts from."""
+    """Return the application that every command of the project starts from.
+
+    typer shows `help_text` above several commands; a single one is described by its docstring.
+    """
     return typer.Typer(
-        help=help_text, rich_markup_mode=None, add_completion=False, no_args_is_help=False
+        help=help_text,
+        rich_markup_mode=None,
+        add_completion=False,
+        no_args_is_help=False,
+        pretty_exceptions_enable=False,  # a fault of ours is a plain traceback, without locals
     )
 
 
@@ -43,30 +53,18 @@ def run(application: typer.Typer, program: str, arguments: Sequence[str] | None 
             prog_name=program,
             standalone_mode=False,
         )
-        sys.stdout.flush()
-    except UsageError as error:
-        _end(program, str(error), 2)
-    except Failure as error:
-        _end(program, str(error), 1)
-    except KeyboardInterrupt:
-        _end(program, "interrupted; what was measured is kept", 130)
-    except BrokenPipeError:
-        # Whoever read stdout has left (`| head`); nothing may be written there at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read stdout has left (`| head`)
+        _release_stdout()
         sys.exit(1)
-    except OSError as error:
-        if error.errno not in _ENVIRONMENT_ERRORS:
+    except (Exception, KeyboardInterrupt) as error:
+        ending = _ending(error, program)
+        if ending is None:
             raise
-        place = f"{error.filename}: " if error.filename else ""
-        _end(program, f"{place}{_ENVIRONMENT_ERRORS[error.errno]}", 1)
-    except Exception as error:  # typer's own errors; it has moved them between packages
-        if type(error).__name__ == "Abort":
-            _end(program, "interrupted; what was measured is kept", 130)
-        message = getattr(error, "format_message", None)
-        if message is None:
-            raise
-        text = " ".join(str(message()).split())
-        _end(program, f"{text.rstrip('.')}; '{program} --help' lists what is allowed", 2)
+        _end(program, *ending)
+    if status == 130:  # typer makes this of Ctrl-C, and says nothing
+        _end(program, _INTERRUPTED, 130)
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -84,9 +82,9 @@ def note(text: str) -> None:
 
 def print_rows(rows: Iterable[Sequence[str]], header: Sequence[str]) -> None:
     """Print a table: aligned for a terminal, tab-separated and untruncated for anything else."""
-    if not sys.stdout.isatty():
+    if sys.stdout is None or not sys.stdout.isatty():
         for row in rows:
-            print("\t".join(row))
+            print("\t".join(cell.translate(_BREAKS) for cell in row))
         return
     lines = [tuple(header), *map(tuple, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
@@ -94,6 +92,41 @@ def print_rows(rows: Iterable[Sequence[str]], header: Sequence[str]) -> None:
         print("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip())
 
 
+def _ending(error: BaseException, program: str) -> tuple[str, int] | None:
+    """Return the line and the exit status that `error` ends with; None if the fault is ours."""
+    if isinstance(error, UsageError):
+        return str(error), 2
+    if isinstance(error, Failure):
+        return str(error), 1
+    # typer has moved its own errors between packages: they are known by their names.
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        return _INTERRUPTED, 130
+    if isinstance(error, OSError) and error.errno is not None:
+        return _sentence(error), 1
+    message = getattr(error, "format_message", None)
+    if message is None:
+        return None
+    return f"{str(message()).rstrip('.')}; '{program} --help' lists what is allowed", 2
+
+
+def _sentence(error: OSError) -> str:
+    place = f"{error.filename}: " if error.filename else ""
+    cause = (error.strerror or "").lower()
+    hint = _WHAT_TO_DO.get(error.errno or 0)
+    return f"{place}{cause}; {hint}" if hint else f"{place}{cause}"
+
+
+def _release_stdout() -> None:
+    """Write what is held back for stdout; drop it where that fails, or exit would fail again."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _end(program: str, message: str, status: int) -> NoReturn:
-    note(f"{program}: {message}")
+    _release_stdout()
+    note(f"{program}: {' '.join(message.split())}")
     sys.exit(status)

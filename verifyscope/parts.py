@@ -41,6 +41,7 @@ PARTS: Mapping[str, Class] = MappingProxyType(
         "reduce_scatter": "other_collective",
         "all_gather": "other_collective",
         "all_to_all": "other_collective",
+        "other_collective": "other_collective",
         "norms": "norm_elementwise",
         "rope": "norm_elementwise",
         "activation": "norm_elementwise",

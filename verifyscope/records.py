@@ -4,23 +4,26 @@ A line holds `type` and `schema`; a field that is absent is null, never 0. Durat
 (`_s`), sizes bytes. The first line of a file is the environment; every measurement names it by id.
 `Samples` are the raw times behind a measurement, in `samples.jsonl` beside it.
 
-A record is appended and flushed at once: a killed run loses at most the one in flight.
+`runs.Appender` writes each at once: a killed run loses at most the one in flight.
 """
 
-import os
+import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, BinaryIO, Literal
 
 import msgspec
 
-from verifyscope.errors import Failure, UsageError
+from verifyscope.errors import UsageError
 from verifyscope.parts import PARTS
 
 SCHEMA = 1
 SAMPLES_FILE = "samples.jsonl"
-_LONGEST_LINE_BYTES = 16 * 2**20
+LONGEST_LINE_BYTES = 16 * 2**20
+_WHAT_TO_GIVE = "give a records file or the folder of a run"
+_START = b'{"type":"'
 
 Source = Literal["measured", "imported", "predicted"]
 Mode = Literal["verify", "decode", "extend"]
@@ -206,9 +209,15 @@ class _Head(msgspec.Struct):
     schema: int
 
 
+class _SampleHead(msgspec.Struct):
+    id: str
+
+
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_Any)
 _head = msgspec.json.Decoder(_Head)
+_sample_head = msgspec.json.Decoder(_SampleHead)
 
 
 def new_id() -> str:
@@ -216,56 +225,38 @@ def new_id() -> str:
     return uuid.uuid4().hex[:16]
 
 
-class Appender:
-    """An open file of lines. Each `append` is one write: whole, or not there at all.
+def encoded(line: Record | Samples) -> bytes:
+    """Return `line` as it is written, ending in a newline.
 
-    An incomplete last line, which a killed run leaves, is cut off when the file is opened again.
+    ValueError if it could not be read back: JSON has no NaN, and a struct checks no bounds.
     """
+    data = _encoder.encode(line)
+    try:
+        _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{line} could not be read back: {error}") from None
+    return data + b"\n"
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        self._cut_incomplete_line()
 
-    def append(self, line: _Any) -> None:
-        """Write `line` now; `Failure` if the disk took only a part of it, which is removed."""
-        data = _encoder.encode(line) + b"\n"
-        end = os.fstat(self._file).st_size
-        try:
-            written = os.write(self._file, data)
-        except OSError as error:
-            raise Failure(
-                f"cannot write {self.path}: {error.strerror}; what is there is kept"
-            ) from error
-        if written != len(data):
-            os.ftruncate(self._file, end)
-            raise Failure(f"no space left for {self.path}; what was there is kept")
+def is_whole(data: bytes) -> bool:
+    """Say whether `data` is one whole JSON value, whatever it means."""
+    try:
+        msgspec.json.decode(data)
+    except _UNREADABLE:
+        return False
+    return True
 
-    def close(self) -> None:
-        """Close the file; nothing was held back."""
-        os.close(self._file)
 
-    def _cut_incomplete_line(self) -> None:
-        size = os.fstat(self._file).st_size
-        if not size or os.pread(self._file, 1, size - 1) == b"\n":
-            return
-        tail = os.pread(self._file, _LONGEST_LINE_BYTES, max(0, size - _LONGEST_LINE_BYTES))
-        start = tail.rfind(b"\n") + 1
-        try:
-            _decoder.decode(tail[start:])
-        except msgspec.MsgspecError:
-            if start or size <= _LONGEST_LINE_BYTES:
-                self._require_records(tail[start:], size)
-                os.ftruncate(self._file, size - (len(tail) - start))
-                return
-            raise UsageError(f"{self.path} is no records file; name another one") from None
-        os.write(self._file, b"\n")
+def refuse_other(data: bytes, place: Path | str) -> None:
+    """Raise `UsageError` if `data`, the start of a file at `place`, was written by another schema.
 
-    def _require_records(self, last: bytes, size: int) -> None:
-        # A file that is one foreign line (a text, an image) is not ours to cut.
-        if len(last) == size and not last.startswith(b'{"type":'):
-            raise UsageError(f"{self.path} is no records file; name another one")
+    A start that is no record is refused, too.
+    """
+    if not data.startswith(_START) and not _START.startswith(data):
+        raise UsageError(f"{place} is no records file; name another one")
+    schema = re.match(rb'\{"type":"\w+","schema":(\d+)', data)
+    if schema and int(schema[1]) != SCHEMA:
+        raise UsageError(f"{place}: {_other_schema(int(schema[1]))}")
 
 
 class Reader:
@@ -276,90 +267,140 @@ class Reader:
         self.warnings: list[str] = []
 
     def __iter__(self) -> Iterator[Record]:
-        for line in self._lines():
-            if not isinstance(line, Samples):
+        for number, data in self._lines():
+            line = self._decoded(number, data)
+            if line is not None and not isinstance(line, Samples):
                 yield line
 
-    def samples(self) -> Iterator[Samples]:
-        """Yield the raw samples that a `samples.jsonl` holds."""
-        for line in self._lines():
+    def samples(self, ids: Collection[str] | None = None) -> Iterator[Samples]:
+        """Yield the raw samples that a `samples.jsonl` holds: all, or those of `ids`."""
+        for number, data in self._lines():
+            name = None if ids is None else _id_of(data)
+            if ids is not None and name is not None and name not in ids:
+                continue
+            line = self._decoded(number, data)
             if isinstance(line, Samples):
                 yield line
 
-    def _lines(self) -> Iterator[_Any]:
-        with self.path.open("rb") as file:
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        with _opened(self.path) as file:
             number = 0
-            while data := file.readline(_LONGEST_LINE_BYTES + 1):
+            while data := file.readline(LONGEST_LINE_BYTES + 1):
                 number += 1
-                if not data.strip():
-                    continue
-                complete = data.endswith(b"\n")
-                if not complete and len(data) > _LONGEST_LINE_BYTES:
+                if len(data) > LONGEST_LINE_BYTES:
                     raise UsageError(
                         f"{self.path}:{number}: a line of over 16 MiB; this is no records file"
                     )
-                try:
-                    yield _decoded(data, f"{self.path}:{number}")
-                except UsageError:
-                    if complete or not data.startswith(b"{") or _whole(data):
-                        raise
-                    self.warnings.append(
-                        f"{self.path}:{number}: the last line is incomplete (a run was ended); "
-                        f"all before it is read"
-                    )
+                if data != b"\n":
+                    yield number, data
+
+    def _decoded(self, number: int, data: bytes) -> _Any | None:
+        """Return the line; None, with a warning, if it is the first part of a last one."""
+        try:
+            line = _decoder.decode(data)
+        except _UNREADABLE as error:
+            cause: str | None = _other_schema(_schema_of(data)) or (
+                f"not a record ({error}); remove the line, or give another file"
+            )
+        else:
+            if line.schema == SCHEMA:
+                return line
+            cause = _other_schema(line.schema)
+        place = f"{self.path}:{number}"
+        if data.endswith(b"\n") or not data.startswith(b"{") or is_whole(data):
+            raise UsageError(f"{place}: {cause}")
+        self.warnings.append(
+            f"{place}: the last line is incomplete (a run was ended); all before it is read"
+        )
+        return None
 
 
 def read(paths: Sequence[Path], warnings: list[str] | None = None) -> Iterator[Record]:
-    """Yield the records of files and of every `*.jsonl` in folders, except `samples.jsonl`."""
+    """Yield the records of files and of every `*.jsonl` in folders, except `samples.jsonl`.
+
+    A file that is named twice is read once; `UsageError` for a path that holds no record.
+    """
+    seen: set[Path] = set()
     for path in paths:
+        empty = True
         for file in files(path):
+            if file.resolve() in seen:
+                empty = False
+                continue
+            seen.add(file.resolve())
             reader = Reader(file)
-            yield from reader
+            for record in reader:
+                empty = False
+                yield record
             if warnings is not None:
                 warnings += reader.warnings
+        if empty:
+            raise UsageError(f"{path} holds no records; {_WHAT_TO_GIVE}")
+
+
+def samples(
+    paths: Sequence[Path], ids: Collection[str], warnings: list[str] | None = None
+) -> dict[str, tuple[float, ...]]:
+    """Return the raw samples of the measurements `ids`, from each `samples.jsonl` beside records.
+
+    Seconds per call, by id; what was not kept is not in the result.
+    """
+    found: dict[str, tuple[float, ...]] = {}
+    folders = dict.fromkeys(file.parent for path in paths for file in files(path))
+    for file in (folder / SAMPLES_FILE for folder in folders):
+        if not ids or not file.is_file():
+            continue
+        reader = Reader(file)
+        found.update((line.id, line.seconds) for line in reader.samples(ids))
+        if warnings is not None:
+            warnings += reader.warnings
+    return found
 
 
 def files(path: Path) -> list[Path]:
     """Return `path`, or the records files in the folder `path`; `UsageError` if there are none."""
     if not path.exists():
-        raise UsageError(f"{path} does not exist; give a records file or the folder of a run")
+        raise UsageError(f"{path} does not exist; {_WHAT_TO_GIVE}")
     if not path.is_dir():
         return [path]
     found = [file for file in sorted(path.glob("*.jsonl")) if file.name != SAMPLES_FILE]
     if not found:
-        raise UsageError(f"{path} holds no *.jsonl; give a records file or the folder of a run")
+        inside = sorted(file.parent for file in path.glob("*/*.jsonl"))
+        hint = f"give the folders in it, such as {inside[0]}" if inside else _WHAT_TO_GIVE
+        raise UsageError(f"{path} holds no *.jsonl; {hint}")
     return found
 
 
-def _decoded(data: bytes, place: str) -> _Any:
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
-        line = _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        _refuse_other_schema(data, place)
-        raise UsageError(
-            f"{place}: not a record ({error}); remove the line, or give another file"
-        ) from None
-    if line.schema != SCHEMA:
-        _refuse_other_schema(data, place)
-    return line
+        file = path.open("rb")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}; {_WHAT_TO_GIVE}") from error
+    with file:
+        yield file
 
 
-def _refuse_other_schema(data: bytes, place: str) -> None:
+def _schema_of(data: bytes) -> int:
+    """Return the schema that a line names; this one's where it names none."""
     try:
-        schema = _head.decode(data).schema
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return
-    if schema != SCHEMA:
-        raise UsageError(
-            f"{place}: record schema {schema}, this version reads {SCHEMA}; "
-            f"use the verifyscope that wrote it, or a newer one"
-        )
+        return _head.decode(data).schema
+    except _UNREADABLE:
+        return SCHEMA
 
 
-def _whole(data: bytes) -> bool:
-    """Say whether `data` is one whole JSON value, whatever it means."""
+def _other_schema(schema: int) -> str | None:
+    if schema == SCHEMA:
+        return None
+    return (
+        f"record schema {schema}, this version has {SCHEMA}; "
+        f"use the verifyscope that wrote it, or a newer one"
+    )
+
+
+def _id_of(data: bytes) -> str | None:
+    """Return the id of a line of samples; None where only a full look can say what it is."""
     try:
-        msgspec.json.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
+        return _sample_head.decode(data).id
+    except _UNREADABLE:
+        return None

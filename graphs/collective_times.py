@@ -1,0 +1,130 @@
+"""Where a collective's time comes from: a number that was given, or a sweep's records.
+
+Between two measured sizes the time is interpolated, linear in bytes; outside of them, or for
+another number of ranks, it is not known. A collective's time is never taken as 0.
+
+From a sweep only measured or imported records with status ok count, of part all_reduce or
+all_gather, whose `ranks` are those asked for and whose dims hold `bytes` (nccl-tests' size).
+Several times of one size give their median. Records of default settings are preferred.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from graphs.ops import Op
+from verifyscope import cli, records, units
+from verifyscope.errors import UsageError
+from verifyscope.records import Measurement
+
+_MEASURED_AS = {
+    "all_reduce": "all_reduce",
+    "embedding_all_reduce": "all_reduce",
+    "logits_all_gather": "all_gather",
+}
+_WHAT_TO_GIVE = {
+    "all_reduce": "give --all-reduce-us or --sweep",
+    "all_gather": "give a --sweep that has all_gather",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """Seconds a call, or None; `how` says where it comes from or why it is not known."""
+
+    seconds: float | None
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """What is known. `points` holds, by measured part, seconds by bytes; empty without a sweep."""
+
+    all_reduce_s: float | None = None
+    points: Mapping[str, Mapping[int, float]] | None = None
+    origin: str = ""
+
+    def of(self, op: Op) -> Time:
+        """Return the time of one call of the collective `op`."""
+        measured_as, size = _MEASURED_AS[op.part], op.message_bytes or 0
+        if self.all_reduce_s is not None and measured_as == "all_reduce":
+            return Time(self.all_reduce_s, "given by --all-reduce-us")
+        if self.points is None:
+            return Time(None, _WHAT_TO_GIVE[measured_as])
+        points = self.points.get(measured_as)
+        if not points:
+            return Time(None, f"{self.origin} has no {measured_as}")
+        return _interpolated(points, size, self.origin)
+
+
+def from_sweep(path: Path, *, ranks: int) -> Times:
+    """Read the collectives of `ranks` ranks from a records file, or from the folder of a run."""
+    warnings: list[str] = []
+    found = [
+        record
+        for record in records.read([path], warnings)
+        if isinstance(record, Measurement) and record.part in _MEASURED_AS.values()
+    ]
+    for warning in warnings:
+        cli.note(warning)
+    usable = [record for record in found if _is_usable(record) and record.ranks == ranks]
+    if not usable:
+        others = sorted({record.ranks for record in found if _is_usable(record) and record.ranks})
+        instead = f"only of {', '.join(map(str, others))} ranks" if others else "none that ran"
+        raise UsageError(
+            f"--sweep {path} holds no all-reduce of {ranks} ranks ({instead}); "
+            f"give a sweep of {ranks} ranks"
+        )
+    name, chosen = _one_setting(usable, path)
+    by_part: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for record in chosen:
+        if record.median_s is not None:
+            by_part[record.part][int(record.dims["bytes"])].append(record.median_s)
+    return Times(
+        points={part: _medians(times) for part, times in by_part.items()},
+        origin=f"{path.name} ({name}, {ranks} ranks)",
+    )
+
+
+def _is_usable(record: Measurement) -> bool:
+    size = record.dims.get("bytes")
+    measured = record.source != "predicted" and record.status == "ok"
+    return measured and isinstance(size, int) and not isinstance(size, bool) and size > 0
+
+
+def _one_setting(found: Iterable[Measurement], path: Path) -> tuple[str, list[Measurement]]:
+    groups: dict[str, list[Measurement]] = defaultdict(list)
+    default: set[str] = set()
+    for record in found:
+        settings = ", ".join(f"{key}={value}" for key, value in sorted(record.requested.items()))
+        name = " ".join(filter(None, (record.implementation, settings)))
+        groups[name].append(record)
+        if not settings:
+            default.add(name)
+    names = sorted(default or groups)
+    if len(names) > 1:
+        raise UsageError(
+            f"--sweep {path} holds several ways ({'; '.join(names)}); give a file with one of them"
+        )
+    return names[0], groups[names[0]]
+
+
+def _medians(times: Mapping[int, list[float]]) -> Mapping[int, float]:
+    return {size: median(times[size]) for size in sorted(times)}
+
+
+def _interpolated(points: Mapping[int, float], size: int, origin: str) -> Time:
+    sizes = list(points)
+    at = bisect_left(sizes, size)
+    if at < len(sizes) and sizes[at] == size:
+        return Time(points[size], f"measured in {origin}")
+    if at in (0, len(sizes)):
+        low, high = units.bytes_(sizes[0]), units.bytes_(sizes[-1])
+        return Time(None, f"{origin} measured {low} to {high} only")
+    below, above = sizes[at - 1], sizes[at]
+    share = (size - below) / (above - below)
+    seconds = points[below] + share * (points[above] - points[below])
+    return Time(seconds, f"between {below:,} and {above:,} B of {origin}")

@@ -1,0 +1,85 @@
+"""What the named files hold, sorted into what the sections of a report show.
+
+A record that is met twice (a file and its copy) counts once, by its id.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from verifyscope.parts import class_of
+from verifyscope.records import Compiled, Environment, Finding, Measurement, read
+
+_COLLECTIVES = ("all_reduce", "other_collective")
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The records of a report; each list is in the order in which they were read.
+
+    environments: by id, the first of each; runs: every one, for when and by which command.
+    kernels and collectives were measured or imported and have a time; what has none is in not_run.
+    """
+
+    paths: tuple[Path, ...]
+    environments: dict[str, Environment] = field(default_factory=dict)
+    runs: list[Environment] = field(default_factory=list)
+    kernels: list[Measurement] = field(default_factory=list)
+    collectives: list[Measurement] = field(default_factory=list)
+    not_run: list[Measurement] = field(default_factory=list)
+    predicted: list[Measurement] = field(default_factory=list)
+    compiled: list[Compiled] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def letter(self, environment: str | None) -> str:
+        """Return the letter that a report calls an environment by."""
+        if environment not in self.environments:
+            return "?"
+        number, letters = list(self.environments).index(environment), ""
+        while number >= 0:
+            number, rest = divmod(number, 26)
+            letters, number = chr(ord("A") + rest) + letters, number - 1
+        return letters
+
+    def on_cpu(self, measured: Measurement) -> bool:
+        """Say whether a measurement was made without a GPU."""
+        if measured.source == "imported":
+            return measured.method.get("backend", measured.implementation) == "gloo"
+        environment = self.environments.get(measured.environment)
+        return environment is not None and not environment.gpus
+
+
+def collect(paths: Sequence[Path]) -> Collected:
+    """Read files and folders of records."""
+    found = Collected(paths=tuple(paths))
+    seen: set[str] = set()
+    for record in read(paths, found.warnings):
+        if isinstance(record, Measurement):
+            if record.id not in seen:
+                seen.add(record.id)
+                _place(record, found)
+        elif isinstance(record, Environment):
+            found.environments.setdefault(record.id, record)
+            found.runs.append(record)
+        elif isinstance(record, Compiled):
+            found.compiled.append(record)
+        else:
+            found.findings.append(record)
+    return found
+
+
+def is_collective(measured: Measurement) -> bool:
+    """Say whether several ranks took part: a row of a sweep and not of a kernel."""
+    return "in_place" in measured.dims or class_of(measured.part) in _COLLECTIVES
+
+
+def _place(record: Measurement, found: Collected) -> None:
+    if record.source == "predicted":
+        found.predicted.append(record)
+    elif record.median_s is None:
+        found.not_run.append(record)
+    elif is_collective(record):
+        found.collectives.append(record)
+    else:
+        found.kernels.append(record)

@@ -1,0 +1,390 @@
+"""From sorted records to what report.md.j2 shows, and the plots beside it.
+
+Everything here is Markdown already. What would make a page too long to read is counted, not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import jinja2
+
+from reports import (
+    _budget,
+    _changes,
+    _compiled,
+    _drawn,
+    _environments,
+    _findings,
+    _kernels,
+    _method,
+    _not_run,
+    _sweep,
+    _text,
+    _verify,
+)
+from reports._collected import Collected
+from reports._drawn import Folder, Plot
+from reports._kernels import Kernels
+from reports._markdown import bullets, code, text
+from reports._summary import summary
+from reports._text import plural
+from verifyscope import environment
+
+_MOST_CURVES = 12
+_MOST_PASSES = 12
+_MOST_OPEN_SERIES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeBy:
+    """The command and the commit that made a page, and what from."""
+
+    command: str
+    commit: str | None
+    records: str
+
+
+def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
+    """Write report.md and its plots, made by `command`, into `folder`."""
+    drawn = Folder(path=folder if plots else None)
+    kernels = _kernels.kernels(found)
+    series = _sweep.all_series(found)
+    changes = _changes.changes(found)
+    curves = {op.name: _verify.curves(op) for op in kernels.ops}
+    passes = _budget.passes(found.predicted)
+    not_run = _not_run.grouped(found.not_run)
+    found.warnings[:] = dict.fromkeys(found.warnings)
+    page = _template().render(
+        made_by=_made_by(found, command),
+        what=_what(found),
+        summary=summary(
+            found,
+            not_run,
+            kernels=kernels,
+            curves=curves,
+            series=series,
+            passes=passes,
+            changes=changes,
+        ),
+        findings=_findings.shown(found.findings),
+        findings_left_out=_left_out(_findings.left_out(found.findings), "finding"),
+        environments=_environments_view(found),
+        kernels=_kernels_view(found, kernels, curves, drawn),
+        changes=_changes_view(found, changes),
+        sweep=_sweep_view(found, series, drawn),
+        budget=_budget_view(passes, drawn),
+        compiled=_compiled_view(found),
+        not_run=_not_run_view(not_run),
+        method=_method_view(found, kernels),
+        warnings=[text(warning) for warning in found.warnings],
+    )
+    (folder / "report.md").write_text(_single_blank_lines(page), encoding="utf-8")
+
+
+@cache
+def _template() -> jinja2.Template:
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # the cells are escaped for Markdown, one by one
+    )
+    return templates.get_template("report.md.j2")
+
+
+def _made_by(found: Collected, command: str) -> MadeBy:
+    here = environment.current()
+    changed = " with uncommitted changes" if here.dirty else ""
+    names = (code("/".join(path.parts[-2:])) for path in found.paths)
+    return MadeBy(
+        command=command,
+        commit=None if here.commit is None else f"{here.commit}{changed}",
+        records=_text.listed(names),
+    )
+
+
+def _single_blank_lines(page: str) -> str:
+    lines: list[str] = []
+    for line in (line.rstrip() for line in page.splitlines()):
+        if line or (lines and lines[-1]):
+            lines.append(line)
+    return "\n".join(lines).strip() + "\n"
+
+
+def _what(found: Collected) -> str:
+    """Return on which machines, from which files and for which GPUs there is something."""
+    timed = (*found.kernels, *found.collectives)
+    ids = dict.fromkeys(one.environment for one in timed if one.source == "measured")
+    machines = [found.environments[name] for name in ids if name in found.environments]
+    files = dict.fromkeys(one.origin.file for one in timed if one.origin is not None)
+    gpus = dict.fromkeys(str(one.dims.get("gpu", "a GPU")) for one in found.predicted)
+    lines = []
+    if ids:
+        several = len(found.environments) > 1
+        names = (
+            (f"{found.letter(one.id)}: " if several else "") + _environments.machine(one)
+            for one in machines
+        )
+        shown = "; ".join(names) or "a machine that no record describes"
+        lines.append(f"Measured on {shown}.")
+    if files:
+        lines.append(f"Imported from {_text.listed(map(code, files))}.")
+    if gpus:
+        lines.append(f"Predicted for {_text.listed(map(text, gpus))}.")
+    return " ".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentsView:
+    """The section of machines."""
+
+    shared: str
+    differences: str
+    unknown: str
+    count: int
+    letters: str
+
+
+def _environments_view(found: Collected) -> EnvironmentsView:
+    several = len(found.environments) > 1
+    names = [found.letter(name) for name in found.environments]
+    known = bool(found.environments)
+    return EnvironmentsView(
+        shared=_environments.shared_table(found) if known else "",
+        differences=_environments.difference_table(found) if several else "",
+        unknown=_text.listed(_environments.unknown_facts(found), most=12) if known else "",
+        count=len(names),
+        letters=_text.listed(names, most=26),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesView:
+    """The section of what differs between environments."""
+
+    counts: str
+    table: str
+    left_out: str
+
+
+def _changes_view(found: Collected, changes: Sequence[_changes.Change]) -> ChangesView:
+    moved = _changes.moved(changes)
+    return ChangesView(
+        counts=" ".join(_changes.counts(changes, found)),
+        table=_changes.changes_table(moved, found) if moved else "",
+        left_out=_left_out(len(moved) - _changes.MOST_CHANGES, "change"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseView:
+    """One case of an op."""
+
+    name: str
+    facts: str
+    table: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpView:
+    """One op."""
+
+    name: str
+    shared: str
+    headline: str
+    overview: str | None
+    curves: str
+    curves_left_out: str
+    plot: str | None
+    table: str | None
+    cases: list[CaseView]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelsView:
+    """The section of kernels."""
+
+    ops: list[OpView]
+    ceilings: str
+    by_interval: bool
+    on_cpu: bool
+    left_out: str
+
+
+def _kernels_view(
+    found: Collected, kernels: Kernels, curves: Mapping[str, list[_verify.Curve]], folder: Folder
+) -> KernelsView:
+    return KernelsView(
+        ops=[_op_view(op, curves[op.name], found, folder) for op in kernels.ops],
+        ceilings=_kernels.ceilings_table(kernels, found) if kernels.ceilings else "",
+        by_interval=_kernels.has_interval_verdicts(kernels),
+        on_cpu=any(found.on_cpu(row.point.main) for op in kernels.ops for row in op.rows),
+        left_out=plural(kernels.left_out, "case") if kernels.left_out else "",
+    )
+
+
+def _op_view(
+    op: _kernels.Op, curves: list[_verify.Curve], found: Collected, folder: Folder
+) -> OpView:
+    shared = _kernels.Shared.of(op, found)
+    shown = curves[:_MOST_CURVES]
+    headline = _kernels.headline(op, found)
+    return OpView(
+        name=code(op.name),
+        shared=", ".join((*shared.notes, *_kernels.dim_words(shared.dims))),
+        headline=bullets(headline) if len(headline) > 1 else "".join(headline),
+        overview=_kernels.overview(op, found),
+        curves=_verify.curves_table(shown, found) if shown else "",
+        curves_left_out=_left_out(len(curves) - len(shown), "curve"),
+        plot=_drawn.curves(op, curves, found, folder),
+        table=_kernels.op_table(op, shared, found),
+        cases=[
+            CaseView(
+                name=code(case.first.case),
+                facts=_kernels.case_line(case, shared),
+                table=_kernels.case_table(case, shared, found),
+            )
+            for case in op.cases
+        ],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesView:
+    """One series of a sweep."""
+
+    name: str
+    method: str
+    table: str
+    folded: bool
+    left_out: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepView:
+    """The section of collectives."""
+
+    series: list[SeriesView]
+    plots: list[Plot]
+    passes: str
+    on_cpu: bool
+    left_out: str
+
+
+def _sweep_view(found: Collected, series: Sequence[_sweep.Series], folder: Folder) -> SweepView:
+    shown = series[: _sweep.MOST_SERIES]
+    passes = _sweep.passes(shown)
+    return SweepView(
+        series=[
+            SeriesView(
+                name=text(_sweep.name(one, found)),
+                method=_sweep.facts(one),
+                table=_sweep.series_table(one),
+                folded=one.imported and len(shown) > _MOST_OPEN_SERIES,
+                left_out=_left_out(_sweep.left_out(one), "size"),
+            )
+            for one in shown
+        ],
+        plots=_drawn.sweeps(found, shown, folder),
+        passes=_sweep.passes_table(passes, found) if passes else "",
+        on_cpu=any(found.on_cpu(one.first) for one in shown),
+        left_out=_left_out(len(series) - len(shown), "line"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassView:
+    """One predicted pass."""
+
+    title: str
+    facts: str
+    table: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetView:
+    """The section of predictions."""
+
+    passes: list[PassView]
+    classes: str
+    plot: str | None
+    left_out: str
+
+
+def _budget_view(passes: Sequence[_budget.Pass], folder: Folder) -> BudgetView:
+    shown = passes[:_MOST_PASSES]
+    labels = _budget.labels(shown)
+    return BudgetView(
+        passes=[
+            PassView(
+                title=text(_budget.title(one)),
+                facts=_budget.facts(one),
+                table=_budget.parts_table(one),
+            )
+            for one in shown
+        ],
+        classes=_budget.classes_table(shown, labels) if 1 < len(shown) <= 6 else "",
+        plot=_drawn.budget(shown, labels, folder),
+        left_out=_left_out(len(passes) - len(shown), "predicted pass"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledView:
+    """The section of the compile gate."""
+
+    table: str
+    failures: str
+    left_out: str
+
+
+def _compiled_view(found: Collected) -> CompiledView:
+    builds = _compiled.latest(found.compiled)
+    failed = _compiled.failures(builds)
+    return CompiledView(
+        table=_compiled.compiled_table(builds) if builds else "",
+        failures=_compiled.failures_table(failed) if failed else "",
+        left_out=_left_out(len(failed) - _compiled.MOST_FAILURES, "failure"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotRunView:
+    """The section of what has no time."""
+
+    table: str
+    left_out: str
+
+
+def _not_run_view(groups: list[_not_run.Group]) -> NotRunView:
+    return NotRunView(
+        table=_not_run.not_run_table(groups) if groups else "",
+        left_out=_left_out(len(groups) - _not_run.MOST_REASONS, "reason"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodView:
+    """The section of how numbers were made."""
+
+    commands: str
+    kernels: str | None
+    left_out: str
+
+
+def _method_view(found: Collected, kernels: Kernels) -> MethodView:
+    return MethodView(
+        commands=_method.commands_table(found),
+        kernels=_method.method_table(kernels.measured),
+        left_out=_left_out(_method.left_out(found), "command"),
+    )
+
+
+def _left_out(count: int, noun: str) -> str:
+    return plural(count, noun) if count > 0 else ""

@@ -1,0 +1,234 @@
+"""The plots of a report: PNG files that are the same bytes for the same records.
+
+Colours are those of Okabe and Ito (2008), which people with any colour vision tell apart; lines
+differ in their markers, too. Nothing here is imported before a plot is made.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verifyscope import units
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_LINES = 8
+_COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+    "#8C6D1F",
+    "#7F3C8D",
+    "#666666",
+    "#A5AA99",
+    "#4B6A53",
+)
+_MARKERS = "osD^vPX*"
+_GREY = "#666666"
+_DPI = 144
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A labelled line, and its intervals as a `band` of lower and upper ends.
+
+    A `hollow` one is dashed, with empty markers: somebody else's numbers.
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    band: tuple[Sequence[float], Sequence[float]] | None = None
+    hollow: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A bar in segments of (class, seconds); `floor_s` is marked on it, `note` stands behind it."""
+
+    label: str
+    segments: Sequence[tuple[str, float]]
+    floor_s: float | None
+    note: str
+
+
+def time_against_bytes(
+    path: Path, lines: Sequence[Line], *, title: str, marks: Iterable[tuple[float, str]]
+) -> None:
+    """Plot seconds against bytes, both logarithmic; `marks` are sizes with a name."""
+
+    def draw(axes: Axes) -> None:
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        _draw_lines(axes, lines)
+        for at, name in marks:
+            axes.axvline(at, color=_GREY, linewidth=0.6, linestyle=":", zorder=0)
+            axes.annotate(
+                name,
+                (at, 1.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(2, -2),
+                textcoords="offset points",
+                rotation=90,
+                va="top",
+                fontsize=7,
+                color=_GREY,
+            )
+        axes.xaxis.set_major_formatter(lambda at, _: _binary(at))
+        _log_ticks(axes, lines)
+        axes.set_xlabel("message size [bytes]")
+        axes.set_ylabel("time of a call")
+        axes.set_title(title + _about_bands(lines), loc="left", fontsize=10)
+
+    _save(path, draw, height=4.6 + 0.16 * len(lines))
+
+
+def time_against_tokens(path: Path, lines: Sequence[Line], *, title: str) -> None:
+    """Plot seconds against T, both linear and from 0: a slope is what a drafted token costs."""
+
+    def draw(axes: Axes) -> None:
+        _draw_lines(axes, lines)
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        axes.set_xticks(sorted({x for line in lines for x in line.x}))
+        axes.yaxis.set_major_formatter(lambda at, _: _tick(at))
+        axes.set_xlabel("T, tokens a verify")
+        axes.set_ylabel("time of a call")
+        axes.set_title(title + _about_bands(lines), loc="left", fontsize=10)
+
+    _save(path, draw, height=4.2 + 0.16 * len(lines))
+
+
+def budget(path: Path, bars: Sequence[Bar], *, title: str) -> None:
+    """Plot each bar's seconds by class, with the byte floor as a line across it."""
+    classes = list(dict.fromkeys(name for bar in bars for name, _ in bar.segments))
+    colours = {name: _COLOURS[at % len(_COLOURS)] for at, name in enumerate(classes)}
+    longest = max(sum(seconds for _, seconds in bar.segments) for bar in bars)
+
+    def draw(axes: Axes) -> None:
+        for at, bar in enumerate(bars):
+            _draw_bar(axes, at, bar, colours, longest)
+        axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
+        axes.invert_yaxis()
+        axes.set_xlim(0, longest * 1.5)
+        axes.xaxis.set_major_formatter(lambda at, _: _tick(at))
+        axes.set_xlabel("predicted time of a pass on one rank")
+        axes.set_title(title, loc="left", fontsize=10)
+        axes.grid(axis="y", visible=False)
+        _legend(axes, columns=4)
+
+    _save(path, draw, height=1.8 + 0.62 * len(bars) + 0.2 * (len(classes) // 4))
+
+
+def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
+    for at, line in enumerate(lines):
+        colour = _COLOURS[at % len(_COLOURS)]
+        axes.plot(
+            line.x,
+            line.y,
+            label=line.label,
+            color=colour,
+            marker=_MARKERS[at % len(_MARKERS)],
+            markersize=4.5,
+            markerfacecolor="white" if line.hollow else colour,
+            linewidth=1.4,
+            linestyle="--" if line.hollow else "-",
+        )
+        if line.band is not None:
+            axes.fill_between(line.x, *line.band, color=colour, alpha=0.15, linewidth=0)
+    if len(lines) > 1:
+        _legend(axes, columns=1)
+
+
+def _about_bands(lines: Sequence[Line]) -> str:
+    return " (shaded: 95 % interval)" if any(line.band for line in lines) else ""
+
+
+def _legend(axes: Axes, *, columns: int) -> None:
+    handles = {name: one for one, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    axes.figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside lower left",
+        ncols=columns,
+        frameon=False,
+        fontsize=8,
+    )
+
+
+def _log_ticks(axes: Axes, lines: Sequence[Line]) -> None:
+    """Label each power of ten, and 2 and 5 times it where there are few."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    ends = [y for line in lines for ys in (line.y, *(line.band or ())) for y in ys]
+    least, most = min(y for y in ends if y > 0), max(ends)
+    few = most < 500 * least
+    axes.set_ylim(least / 1.3, most * 1.3)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,), numticks=99))
+    axes.yaxis.set_major_formatter(lambda at, _: _tick(at))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _draw_bar(axes: Axes, at: int, bar: Bar, colours: dict[str, str], longest: float) -> None:
+    left = 0.0
+    for name, seconds in bar.segments:
+        axes.barh(at, seconds, left=left, height=0.6, color=colours[name], label=name, linewidth=0)
+        if seconds > 0.09 * longest:
+            middle = left + seconds / 2
+            label = units.seconds(seconds)
+            axes.text(middle, at, label, ha="center", va="center", fontsize=8, color="white")
+        left += seconds
+    if bar.floor_s is not None:
+        ends = [at - 0.4, at + 0.4]
+        axes.plot([bar.floor_s] * 2, ends, color="black", linewidth=1.6, label="byte floor")
+    axes.annotate(
+        bar.note,
+        (max(left, bar.floor_s or 0.0), at),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=8,
+    )
+
+
+def _save(path: Path, draw: Callable[[Axes], None], *, height: float) -> None:
+    # Not pyplot: it keeps figures, chooses a display and takes twice as long to load.
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    # A name from a record is no formula, and one that the font lacks is still a plot.
+    with matplotlib.rc_context({"text.parse_math": False}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph ")
+        figure: Figure = Figure(figsize=(8.4, height), dpi=_DPI, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        axes.grid(color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        axes.tick_params(labelsize=8)
+        axes.xaxis.label.set_fontsize(9)
+        axes.yaxis.label.set_fontsize(9)
+        draw(axes)
+        figure.savefig(path, metadata={"Software": None})
+
+
+def _tick(seconds: float) -> str:
+    """Return a time without trailing zeros: ticks are round numbers."""
+    number, _, unit = units.seconds(seconds).partition(" ")
+    return f"{float(number):g} {unit}" if seconds else "0"
+
+
+def _binary(size: float) -> str:
+    return units.binary_size(int(size)) if size >= 1 else ""

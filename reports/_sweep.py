@@ -1,0 +1,294 @@
+"""The section of collectives: time against size, and what a verify pass spends in all-reduces.
+
+    algbw = bytes / time      busbw = algbw x factor of the collective and its ranks
+
+A series is one collective by one implementation over some ranks from one source: its sizes make a
+table and a line of the plot. A tensor-parallel pass reduces twice a layer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reports import _text
+from reports._collected import Collected, is_collective
+from reports._markdown import table, text
+from reports._text import NOT_KNOWN
+from verifyscope import bandwidth, models
+from verifyscope.records import Measurement, Value
+
+MOST_SERIES = 24
+MOST_SIZES = 64
+ALL_REDUCES_PER_LAYER = 2
+_HEADER = (
+    "bytes",
+    "rows",
+    "time",
+    "p99",
+    "algbw",
+    "busbw",
+    "in-place time",
+    "in-place p99",
+    "in-place busbw",
+    "notes",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What one size took, out of place and in place; either may be missing or have no time."""
+
+    size_bytes: int
+    out_of_place: Measurement | None
+    in_place: Measurement | None
+
+    @property
+    def both(self) -> list[Measurement]:
+        """Return what there is."""
+        return [one for one in (self.out_of_place, self.in_place) if one is not None]
+
+    @property
+    def timed(self) -> Measurement | None:
+        """Return the one that has a time, out of place first."""
+        return next((one for one in self.both if one.median_s is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The sizes of one collective in one set of circumstances, ascending."""
+
+    sizes: tuple[Size, ...]
+    points: tuple[tuple[int, Measurement], ...]  # of each size the one that has a time
+
+    @property
+    def first(self) -> Measurement:
+        """Return any measurement, for what they share."""
+        return self.points[0][1]
+
+    @property
+    def imported(self) -> bool:
+        """Say whether somebody else measured this."""
+        return self.first.source == "imported"
+
+
+def all_series(found: Collected) -> list[Series]:
+    """Gather what ran, and what did not run beside it; measured series first."""
+    groups: dict[tuple[object, ...], dict[tuple[int, bool], Measurement]] = {}
+    for one in (*found.collectives, *filter(is_collective, found.not_run)):
+        size = _size(one)
+        if size is not None:
+            at = (size, one.dims.get("in_place") is True)
+            latest = groups.setdefault(_circumstances(one), {})
+            if one.median_s is not None or at not in latest:
+                latest[at] = one
+    series = [_series(group) for group in groups.values()]
+    return sorted((one for one in series if one.points), key=lambda one: one.imported)
+
+
+def name(series: Series, found: Collected) -> str:
+    """Return what sets a series apart, as plain text."""
+    return ", ".join(_words(series, found))
+
+
+def short_names(several: Sequence[Series], found: Collected) -> tuple[str, list[str]]:
+    """Return what all the series have in common, and of each name the rest."""
+    every = [_words(one, found) for one in several]
+    common = [word for word in every[0] if all(word in words for words in every)]
+    rest = [", ".join(word for word in words if word not in common) for words in every]
+    return ", ".join(common), rest
+
+
+def _words(series: Series, found: Collected) -> list[str]:
+    first = series.first
+    words = [first.op, first.implementation]
+    if first.ranks is not None:
+        words.append(_text.plural(first.ranks, "rank"))
+    words += [str(first.dims[dim]) for dim in ("dtype", "redop") if dim in first.dims]
+    if found.on_cpu(first):
+        words.append("CPU")
+    if first.launch == "graph":
+        words.append("graph")
+    words += [f"{setting}={given}" for setting, given in first.requested.items()]
+    if series.imported:
+        words.append(f"imported from {first.origin.file}" if first.origin else "imported")
+    else:
+        words.append("measured")
+        if len(found.environments) > 1:
+            words.append(f"on {found.letter(first.environment)}")
+    return words
+
+
+def series_table(series: Series) -> str:
+    """Return a row a size; columns in which nothing is known are left out."""
+    shared = shared_flags(series)
+    lines = [_cells(size, shared) for size in series.sizes[:MOST_SIZES]]
+    known = [
+        at
+        for at, column in enumerate(zip(*lines, strict=True))
+        if at == 0 or any(cell not in ("", NOT_KNOWN) for cell in column)
+    ]
+    return table(
+        [_HEADER[at] for at in known],
+        [[line[at] for at in known] for line in lines],
+        align="".join("rrrrrrrrrl"[at] for at in known),
+    )
+
+
+def left_out(series: Series) -> int:
+    """Return how many sizes the table leaves out."""
+    return max(0, len(series.sizes) - MOST_SIZES)
+
+
+def shared_flags(series: Series) -> tuple[str, ...]:
+    """Return the flags that every measurement of a series has, so that they are said once."""
+    every = [one for size in series.sizes for one in size.both]
+    return tuple(flag for flag in series.first.flags if all(flag in one.flags for one in every))
+
+
+def facts(series: Series) -> str:
+    """Return what is said once for the whole series: flags, and how it was timed."""
+    words = [f"**{text(flag)}**" for flag in shared_flags(series)]
+    words += [f"{text(key)} {text(_text.value(value))}" for key, value in _method(series).items()]
+    return ", ".join(words)
+
+
+def _method(series: Series) -> dict[str, Value]:
+    """Return the entries of `method` that are the same for all sizes."""
+    others = [one.method for _, one in series.points]
+    return {
+        key: value
+        for key, value in series.first.method.items()
+        if all(other.get(key) == value for other in others)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What the all-reduces of one forward pass cost at `tokens` rows: `calls` times one call."""
+
+    series: Series
+    measured: Measurement
+    model: str
+    tokens: int
+    calls: int
+
+    @property
+    def seconds(self) -> float:
+        """Return the time of all calls, each as long as one alone."""
+        return self.calls * (self.measured.median_s or 0.0)
+
+
+def passes(series: Sequence[Series]) -> list[Pass]:
+    """Return the passes whose message size was measured, of the models whose layers are known."""
+    found = []
+    for one in series:
+        for _, measured in one.points:
+            model, tokens = measured.dims.get("model"), measured.dims.get("tokens")
+            if measured.op == "all_reduce" and model in models.TABLE and isinstance(tokens, int):
+                layers = models.TABLE[str(model)].layers
+                found.append(
+                    Pass(one, measured, str(model), tokens, ALL_REDUCES_PER_LAYER * layers)
+                )
+    return found
+
+
+def passes_table(passes: Sequence[Pass], found: Collected) -> str:
+    """Return what a pass spends in all-reduces, by model and rows."""
+    series = {id(one.series): one.series for one in passes}
+    names = dict(zip(series, short_names(list(series.values()), found)[1], strict=True))
+    lines = [
+        (
+            text(names[id(one.series)]),
+            text(one.model),
+            f"{one.tokens:,}",
+            _text.whole(_size(one.measured)),
+            _text.duration(one.measured.median_s),
+            f"{one.calls:,}",
+            _text.duration(one.seconds),
+        )
+        for one in passes
+    ]
+    header = ("series", "model", "rows", "bytes a call", "a call", "calls", "a pass")
+    if len(series) == 1:
+        return table(header[1:], [line[1:] for line in lines], align="lrrrrr")
+    return table(header, lines, align="llrrrrr")
+
+
+def _circumstances(one: Measurement) -> tuple[object, ...]:
+    return (
+        one.source,
+        one.op,
+        one.implementation,
+        one.ranks,
+        one.dims.get("dtype"),
+        one.dims.get("redop"),
+        one.launch,
+        one.environment,
+        None if one.origin is None else one.origin.file,
+        tuple(sorted(one.requested.items())),
+    )
+
+
+def _series(group: dict[tuple[int, bool], Measurement]) -> Series:
+    sizes = tuple(
+        Size(size, group.get((size, False)), group.get((size, True)))
+        for size in sorted({size for size, _ in group})
+    )
+    timed = ((size.size_bytes, size.timed) for size in sizes)
+    return Series(sizes, tuple((size, one) for size, one in timed if one is not None))
+
+
+def _size(one: Measurement) -> int | None:
+    size = one.dims.get("bytes")
+    return int(size) if isinstance(size, int | float) and size > 0 else None
+
+
+def _cells(size: Size, shared: Sequence[str]) -> tuple[str, ...]:
+    out, in_place = size.out_of_place, size.in_place
+    tokens = size.both[0].dims.get("tokens")
+    return (
+        f"{size.size_bytes:,}",
+        NOT_KNOWN if tokens is None else text(_text.value(tokens)),
+        _time(out),
+        _text.duration(out.p99_s if out else None),
+        _text.rate(_algbw(size, out)),
+        _text.rate(_busbw(size, out)),
+        _time(in_place),
+        _text.duration(in_place.p99_s if in_place else None),
+        _text.rate(_busbw(size, in_place)),
+        _notes(size, shared),
+    )
+
+
+def _time(one: Measurement | None) -> str:
+    return NOT_KNOWN if one is None else _text.interval(one.median_s, one.low_s, one.high_s)
+
+
+def _algbw(size: Size, one: Measurement | None) -> float | None:
+    return None if one is None else _text.divided(size.size_bytes, one.median_s)
+
+
+def _busbw(size: Size, one: Measurement | None) -> float | None:
+    if one is None or one.ranks is None or not one.median_s:
+        return None
+    factor = bandwidth.bus_factor(one.op, one.ranks)
+    rate = _algbw(size, one)
+    # One rank moves nothing over a bus: its factor is 0, and 0 would read as a measurement.
+    return None if not factor or rate is None else rate * factor
+
+
+def _notes(size: Size, shared: Sequence[str]) -> str:
+    """Return flags and reasons; what both directions share is said once, without a direction."""
+    out, in_place = (
+        [] if one is None else _remarks(one, shared) for one in (size.out_of_place, size.in_place)
+    )
+    both = [remark for remark in out if remark in in_place]
+    notes = [*both, *(remark for remark in out if remark not in both)]
+    notes += [f"in place {remark}" for remark in in_place if remark not in both]
+    return "; ".join(notes)
+
+
+def _remarks(one: Measurement, shared: Sequence[str]) -> list[str]:
+    remarks = [f"**{text(flag)}**" for flag in one.flags if flag not in shared]
+    if one.status != "ok":
+        remarks.append(f"**{one.status}**: {text(one.reason or '')}")
+    return remarks

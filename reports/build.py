@@ -1,0 +1,81 @@
+"""Makes one folder with report.md and its plots from any mix of records files and run folders.
+
+    python -m reports.build runs/2026-08-01-101500-suites other.jsonl --out report
+
+The page is built aside and moved into place at the end: if that fails, an earlier report is whole.
+Other files of the folder are left alone. Prints the path of report.md.
+"""
+
+import gc
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from verifyscope import cli
+from verifyscope.errors import UsageError
+
+PAGE = "report.md"
+_PLOT = re.compile(r"^!\[.*\]\(([\w-]+\.png)\)$", re.MULTILINE)
+
+app = cli.app(None)
+
+
+@app.command()
+def main(
+    run: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="A records file, or the folder of a run."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The report's folder; else report/ beside the first RUN."),
+    ] = None,
+    plots: Annotated[bool, typer.Option(help="Draw the plots, or write report.md alone.")] = True,
+) -> None:
+    """Make report.md and its plots from records, whatever they are of."""
+    from reports import _page
+    from reports._collected import collect
+
+    folder = out or (run[0] if run[0].is_dir() else run[0].parent) / "report"
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--out {folder} is a file; name a folder")
+    found = collect(run)
+    was_there = folder.is_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=".building-", dir=folder))
+    try:
+        _page.write(found, aside, command=cli.command_line(), plots=plots)
+        _move_into_place(aside, folder)
+    except BaseException:
+        if not was_there:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    for warning in found.warnings:
+        cli.note(f"warning: {warning}")
+    print(folder / PAGE)
+
+
+def _move_into_place(aside: Path, folder: Path) -> None:
+    """Move the plots and then the page; remove the plots that only the page before showed."""
+    before = _plots_of(folder / PAGE)
+    for file in sorted(aside.iterdir(), key=lambda file: file.name == PAGE):
+        file.replace(folder / file.name)
+    for name in before - _plots_of(folder / PAGE):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _plots_of(page: Path) -> set[str]:
+    if not page.is_file():
+        return set()
+    return set(_PLOT.findall(page.read_text(encoding="utf-8", errors="replace")))
+
+
+if __name__ == "__main__":
+    gc.disable()  # much plain data, read once, and then the end: there is nothing to collect
+    cli.run(app, "python -m reports.build")

@@ -1,0 +1,167 @@
+"""However a command ends, it ends with one line on stderr and the status that says how."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from verifyscope import cli
+from verifyscope.errors import UsageError, choose
+
+PROGRAM = """
+import errno, os, sys
+from verifyscope import cli
+from verifyscope.errors import Failure, UsageError
+
+app = cli.app(None)
+
+@app.command()
+def main(how: str, size: int = 1) -> None:
+    '''Do one thing.'''
+    print("a row")
+    if how == "usage": raise UsageError("unknown op 'x';\\nknown: y")
+    if how == "failure": raise Failure("3 values are wrong")
+    if how == "interrupt": raise KeyboardInterrupt
+    if how == "folder": open("/").read()
+    if how == "full": raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "r.jsonl")
+    if how == "fault": {}["secret"]
+    if how == "library": raise OSError("libx.so: cannot open")
+    if how == "many":
+        for number in range(100_000): print("row", number)
+    if how == "hang":
+        import time
+        print("started", flush=True)
+        time.sleep(60)
+
+cli.run(app, "python -m program")
+"""
+
+
+def run(*words: str, stdout: int | None = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "line"),
+    [
+        ("usage", 2, "unknown op 'x'; known: y"),
+        ("failure", 1, "3 values are wrong"),
+        ("interrupt", 130, "interrupted; what was measured is kept"),
+        ("folder", 1, "/: is a directory; name a file"),
+        ("full", 1, "r.jsonl: no space left on device; free some or name another folder"),
+    ],
+)
+def test_an_error_is_one_line_and_a_status_and_keeps_the_output(
+    how: str, status: int, line: str
+) -> None:
+    done = run(how)
+    assert done.returncode == status
+    assert done.stderr == f"python -m program: {line}\n"
+    assert done.stdout == "a row\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["fine", "--sise", "2"], "--sise"),
+        (["fine", "--size", "two"], "--size"),
+        (["fine", "more"], "more"),
+        ([], "how"),
+    ],
+)
+def test_a_wrong_option_is_one_line_that_points_to_the_help(words: list[str], named: str) -> None:
+    done = run(*words)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert named in done.stderr.lower()
+    assert done.stderr.endswith("; 'python -m program --help' lists what is allowed\n")
+    assert done.stdout == ""
+
+
+def test_what_went_well_is_silent_and_exits_0() -> None:
+    done = run("fine")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a row\n", "")
+    shown = run("--help")
+    assert shown.returncode == 0
+    assert "Do one thing." in shown.stdout
+
+
+@pytest.mark.parametrize(("how", "cause"), [("fault", "KeyError"), ("library", "libx.so")])
+def test_a_fault_of_ours_is_a_plain_traceback(how: str, cause: str) -> None:
+    done = run(how)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback")
+    assert cause in done.stderr.splitlines()[-1]
+
+
+def test_a_reader_that_leaves_early_ends_the_command_in_silence() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "many"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == b"a row\n"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(60) == 1
+    process.stderr.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a device of Linux")
+@pytest.mark.parametrize("how", ["fine", "many"])
+def test_a_full_stdout_is_one_line(how: str) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        done = run(how, stdout=full)
+    finally:
+        os.close(full)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "python -m program: no space left on device; free some or name another folder\n"
+    )
+
+
+def test_ctrl_c_is_one_line_and_130() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "hang"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "a row\n"
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said == "python -m program: interrupted; what was measured is kept\n"
+
+
+def test_rows_for_a_program_are_tab_separated_and_one_line_each(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli.print_rows([("op", "a\tb\nc", "x" * 300)], header=("op", "reason", "case"))
+    assert capsys.readouterr().out == f"op\ta b c\t{'x' * 300}\n"
+
+
+def test_rows_for_a_person_are_aligned_under_a_header(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    cli.print_rows([("a", "1"), ("long", "2")], header=("op", "n"))
+    assert capsys.readouterr().out == "op    n\na     1\nlong  2\n"
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="unknown backend 'glue'; known: gloo, nccl"):
+        choose("backend", "glue", ["gloo", "nccl"])
+    assert choose("backend", "gloo", ["gloo", "nccl"]) == "gloo"

@@ -145,6 +145,8 @@ class Writer:
             "throttled": bool(measured.throttled),
             "in-doubt": measured.in_doubt is not None,
             "fits-cache": point.part == "memory_ceiling" and not from_memory,
+            # A launch, not the matrix units, is what a tiny product takes.
+            "too-small": point.part == "matrix_ceiling" and resolve(point)[1].tiny,
         }
         return tuple(name for name, holds in flags.items() if holds)
 

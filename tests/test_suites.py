@@ -158,7 +158,7 @@ def test_a_record_describes_the_case_and_how_it_was_timed(whole: Ended) -> None:
     assert record.effective == {"factor": "2"}
     assert record.method["clock"] == "perf-counter"
     assert record.method["alternated"] == "first, second, wrong, raising"
-    assert (record.method["rounds"], record.method["time_cap_s"]) == (ROUNDS, 0.004)
+    assert (record.method["rounds"], record.method["time_cap_s"]) == (ROUNDS, 0.001)
     assert record.median_s is not None
     assert record.median_s > 2e-3  # what it sleeps
 

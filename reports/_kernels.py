@@ -55,6 +55,11 @@ class Op:
     cases: tuple[Case, ...]
 
     @property
+    def is_plan(self) -> bool:
+        """Say whether this is work beside a kernel: planning, packing, metadata."""
+        return self.cases[0].first.part == "metadata"
+
+    @property
     def rows(self) -> list[Row]:
         """Return the rows of all cases."""
         return [row for case in self.cases for row in case.rows]
@@ -85,13 +90,13 @@ def kernels(found: Collected) -> Kernels:
         else:
             by_case.setdefault((one.op, one.case), []).append(one)
     shown: dict[tuple[str, str], list[Point]] = {}
-    count = 0
+    room = MOST_ROWS
     for at, measured in by_case.items():
         here = points(measured)
-        count += len(here)
-        if shown and count > MOST_ROWS:
+        if len(here) > room and shown:
             break
-        shown[at] = here
+        shown[at] = here[:room]
+        room -= len(here)
     ids = {point.main.id for here in shown.values() if len(here) > 1 for point in here}
     samples = records.samples(found.paths, ids, found.warnings)
     ops: dict[str, list[Case]] = {}

@@ -6,6 +6,7 @@ differ in their markers, too. Nothing here is imported before a plot is made.
 
 from __future__ import annotations
 
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ _COLOURS = (
 _MARKERS = "osD^vPX*"
 _GREY = "#666666"
 _DPI = 144
+_TITLE_WIDTH = 95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,7 @@ def time_against_bytes(
         _log_ticks(axes, lines)
         axes.set_xlabel("message size [bytes]")
         axes.set_ylabel("time of a call")
-        axes.set_title(title + _about_bands(lines), loc="left", fontsize=10)
+        _title(axes, title + _about_bands(lines))
 
     _save(path, draw, height=4.6 + 0.16 * len(lines))
 
@@ -104,7 +106,7 @@ def time_against_tokens(path: Path, lines: Sequence[Line], *, title: str) -> Non
         axes.yaxis.set_major_formatter(lambda at, _: _tick(at))
         axes.set_xlabel("T, tokens a verify")
         axes.set_ylabel("time of a call")
-        axes.set_title(title + _about_bands(lines), loc="left", fontsize=10)
+        _title(axes, title + _about_bands(lines))
 
     _save(path, draw, height=4.2 + 0.16 * len(lines))
 
@@ -123,7 +125,7 @@ def budget(path: Path, bars: Sequence[Bar], *, title: str) -> None:
         axes.set_xlim(0, longest * 1.5)
         axes.xaxis.set_major_formatter(lambda at, _: _tick(at))
         axes.set_xlabel("predicted time of a pass on one rank")
-        axes.set_title(title, loc="left", fontsize=10)
+        _title(axes, title)
         axes.grid(axis="y", visible=False)
         _legend(axes, columns=4)
 
@@ -148,6 +150,10 @@ def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
             axes.fill_between(line.x, *line.band, color=colour, alpha=0.15, linewidth=0)
     if len(lines) > 1:
         _legend(axes, columns=1)
+
+
+def _title(axes: Axes, title: str) -> None:
+    axes.set_title(textwrap.fill(title, _TITLE_WIDTH), loc="left", fontsize=10)
 
 
 def _about_bands(lines: Sequence[Line]) -> str:

@@ -106,7 +106,7 @@ def curves_table(curves: list[Curve], found: Collected) -> str:
                 _fit(curve),
             )
         )
-    header = ("implementation", "point", "T = 1", *(f"T = {t}" for t in tokens), "fit")
+    header = ("implementation", "point", "T=1", *(f"T={t}" for t in tokens), "fit")
     align = "ll" + "r" * (len(tokens) + 1) + "l"
     if all(line[1] == "" for line in lines):
         header, align = (header[0], *header[2:]), "l" + align[2:]

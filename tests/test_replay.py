@@ -16,7 +16,8 @@ from verifyscope import cli, records
 from verifyscope.errors import UsageError
 from verifyscope.hardware import find_gpu
 from verifyscope.models import TABLE
-from verifyscope.records import Appender, Environment, Measurement, Source, Status
+from verifyscope.records import Environment, Measurement, Source, Status
+from verifyscope.runs import Appender
 
 _ROOT = Path(__file__).resolve().parent.parent
 _COMMAND = ["--model", "kimi-k2.5", "--tp", "8", "--predict", "rtx-pro-6000-server"]

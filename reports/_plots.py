@@ -6,6 +6,7 @@ differ in their markers, too. Nothing here is imported before a plot is made.
 
 from __future__ import annotations
 
+import logging
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -208,6 +209,8 @@ def _draw_bar(axes: Axes, at: int, bar: Bar, colours: dict[str, str], longest: f
 
 
 def _save(path: Path, draw: Callable[[Axes], None], *, height: float) -> None:
+    # It would tell of a home folder that it cannot write to.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     # Not pyplot: it keeps figures, chooses a display and takes twice as long to load.
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -135,7 +135,7 @@ _BOUNDS = re.compile(r"Out of bounds values : (\d+) ")
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*: (\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 _END = re.compile(r"Collective test concluded: (\S+)")
 _VERSION = re.compile(r"NCCL version (\d[^\s;]*)")
-_FAILURE = re.compile(r"Test (?:\w+ )?failure .*")
+_FAILURE = re.compile(r"Test (?:\w+ )?failure\b.*")
 _RANKS = re.compile(r"ncclCommInit\w* comm \S+ rank \d+ nranks (\d+) ")
 _NODES = re.compile(r"nRanks (\d+) nNodes (\d+) ")
 

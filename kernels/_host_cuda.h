@@ -1,21 +1,15 @@
-// Runs a CUDA C++ kernel on a CPU: block after block, each thread a fiber on one OS thread.
+// What a CUDA C++ kernel sees when it is compiled for this CPU.
 //
-// A fiber runs alone until it waits at a barrier or in a warp intrinsic. What it sees of the others
-// depends only on the order in which fibers run, so comparing two orders shows a missing barrier.
 // Shared memory is poisoned for each block, its indices are checked, and races on it are reported.
-// On a GPU this file is only two macros. README.md says what is not covered.
+// kernels/_host_cuda.py says what is watched and what is not there.
 #pragma once
-
-#ifdef __CUDACC__
-
-#define SHARED_ARRAY(type, name, count) __shared__ type name[count]
-#define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) type name[]
-
-#else
 
 #include <vector_functions.h>
 
 #include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "_host_cuda_block.h"
@@ -24,22 +18,69 @@
   static host_cuda::Region name##_region{#name}; \
   const auto name = host_cuda::open<type>(name##_region, count)
 #define DYNAMIC_SHARED(type, name) const auto name = host_cuda::open_dynamic<type>(#name)
+#define SHARED_AS(type, part) host_cuda::seen_as<type>(part)
 #undef __shared__  // would be a local variable here: each thread would have its own
 #define __shared__ use_SHARED_ARRAY_or_DYNAMIC_SHARED_instead
 #undef __launch_bounds__
 #define __launch_bounds__(...)
 
 namespace host_cuda {
-static uint64_t exchange(const char* what, int line, unsigned mask, uint64_t given, int source) {
-  Fiber& me = fibers[current];
-  if (!(mask >> current % warpSize & 1))
-    fail_here(line, text("%s without its own lane in mask %08x", what, mask));
-  me.mask = mask, me.given = given, me.source = source;
-  wait(At::warp_intrinsic, what, line);
-  return me.taken;
+
+// Any integer, and the line of the expression that it stands in.
+struct Index {
+  int64_t value;
+  int line;
+  template <class I>
+  Index(I integer, int call_line = __builtin_LINE()) : value(integer), line(call_line) {}
+};
+
+// Stands for a `T*` into shared memory. As a bare `T*` it is held only by the guards around it.
+template <class T>
+class Shared {
+ public:
+  Shared(const char* name, T* begin, T* end, T* here)
+      : name_(name), begin_(begin), end_(end), here_(here) {}
+
+  T& operator[](Index at) const {
+    T* const element = here_ + at.value;
+    if (element < begin_ || element >= end_)
+      fail_here(at.line, "%s[%td] is out of bounds: it has %td elements", name_, element - begin_,
+                end_ - begin_);
+    touch(element, sizeof(T), at.line);
+    return *element;
+  }
+  Shared operator+(int64_t count) const { return {name_, begin_, end_, here_ + count}; }
+  Shared operator-(int64_t count) const { return *this + -count; }
+  template <class U, class = std::enable_if_t<std::is_convertible_v<T*, U*>>>
+  operator U*() const { return here_; }
+
+  // The same memory as elements of another type, from here on.
+  template <class U>
+  Shared<U> as() const {
+    U* const first = reinterpret_cast<U*>(here_);
+    return {name_, first, first + (end_ - here_) * sizeof(T) / sizeof(U), first};
+  }
+
+ private:
+  const char* name_;
+  T *begin_, *end_, *here_;
+};
+
+template <class T>
+Shared<T> open(Region& region, size_t count) {
+  constexpr bool integer = std::is_integral_v<T> && sizeof(T) > 1;
+  T* const begin = static_cast<T*>(opened(region, count * sizeof(T), integer));
+  return {region.name, begin, begin + count, begin};
 }
 
-static int lane() { return current % warpSize; }
+template <class T>
+Shared<T> open_dynamic(const char* name) {
+  dynamic_region.name = name;
+  return open<T>(dynamic_region, launched().shared_bytes / sizeof(T));
+}
+
+template <class U, class T>
+Shared<U> seen_as(const Shared<T>& part) { return part.template as<U>(); }
 
 template <class T>
 T shuffle(const char* what, int line, unsigned mask, T value, int source) {
@@ -51,19 +92,53 @@ T shuffle(const char* what, int line, unsigned mask, T value, int source) {
   return value;
 }
 
+template <class T, class Join>
+T reduced(const char* what, int line, unsigned mask, T value, Join join) {
+  T result = value;
+  bool first = true;
+  for (int source = 0; source < warpSize; source++) {
+    if (!(mask >> source & 1)) continue;
+    const T other = shuffle(what, line, mask, value, source);
+    result = first ? other : join(result, other);
+    first = false;
+  }
+  return result;
+}
+
 template <class T, class Change>
 T atomic(T* at, Change change) {
-  races.touch_is_atomic(at);
+  touch_is_atomic(at, sizeof(T));
   const T old = *at;
   *at = change(old);
   return old;
+}
+
+template <class To, class From>
+To bits_as(From value) {
+  static_assert(sizeof(To) == sizeof(From));
+  To bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
 }
 }  // namespace host_cuda
 
 // ---- Barriers and warp intrinsics: CUDA's, plus the line of the call ----
 
 static void __syncthreads(int line = __builtin_LINE()) {
-  host_cuda::wait(host_cuda::At::block_barrier, "__syncthreads", line);
+  host_cuda::block_barrier("__syncthreads", line, false);
+}
+
+static int __syncthreads_count(int predicate, int line = __builtin_LINE()) {
+  return host_cuda::block_barrier("__syncthreads_count", line, predicate != 0).yes;
+}
+
+static int __syncthreads_or(int predicate, int line = __builtin_LINE()) {
+  return host_cuda::block_barrier("__syncthreads_or", line, predicate != 0).yes > 0;
+}
+
+static int __syncthreads_and(int predicate, int line = __builtin_LINE()) {
+  const auto votes = host_cuda::block_barrier("__syncthreads_and", line, predicate != 0);
+  return votes.yes == votes.threads;
 }
 
 static void __syncwarp(unsigned mask = ~0u, int line = __builtin_LINE()) {
@@ -72,6 +147,14 @@ static void __syncwarp(unsigned mask = ~0u, int line = __builtin_LINE()) {
 
 static unsigned __ballot_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
   return host_cuda::exchange("__ballot_sync", line, mask, predicate != 0, host_cuda::ballot);
+}
+
+static int __any_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
+  return host_cuda::exchange("__any_sync", line, mask, predicate != 0, host_cuda::ballot) != 0;
+}
+
+static int __all_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
+  return host_cuda::exchange("__all_sync", line, mask, predicate == 0, host_cuda::ballot) == 0;
 }
 
 template <class T>
@@ -105,28 +188,57 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = warpSize,
   return host_cuda::shuffle("__shfl_xor_sync", line, mask, value, inside ? source : lane);
 }
 
-// ---- Memory ----
+#define HOST_CUDA_REDUCE(name, expression)                                                  \
+  template <class T>                                                                        \
+  T name(unsigned mask, T value, int line = __builtin_LINE()) {                             \
+    static_assert(std::is_integral_v<T> && sizeof(T) == 4, #name " takes 32-bit integers"); \
+    return host_cuda::reduced(#name, line, mask, value,                                     \
+                              [](T a, T b) { return expression; });                         \
+  }
+HOST_CUDA_REDUCE(__reduce_add_sync, a + b)
+HOST_CUDA_REDUCE(__reduce_min_sync, a < b ? a : b)
+HOST_CUDA_REDUCE(__reduce_max_sync, a < b ? b : a)
+HOST_CUDA_REDUCE(__reduce_and_sync, a & b)
+HOST_CUDA_REDUCE(__reduce_or_sync, a | b)
+HOST_CUDA_REDUCE(__reduce_xor_sync, a ^ b)
 
-template <class T>
-T __ldg(const T* at) { return *at; }
+// ---- Memory: cache hints change nothing here ----
+
+#define HOST_CUDA_LOAD(name) \
+  template <class T>         \
+  T name(const T* at) { return *at; }
+HOST_CUDA_LOAD(__ldg)
+HOST_CUDA_LOAD(__ldca)
+HOST_CUDA_LOAD(__ldcg)
+HOST_CUDA_LOAD(__ldcs)
+HOST_CUDA_LOAD(__ldlu)
+HOST_CUDA_LOAD(__ldcv)
+
+#define HOST_CUDA_STORE(name) \
+  template <class T>          \
+  void name(T* at, std::common_type_t<T> value) { *at = value; }
+HOST_CUDA_STORE(__stwb)
+HOST_CUDA_STORE(__stcg)
+HOST_CUDA_STORE(__stcs)
+HOST_CUDA_STORE(__stwt)
 
 static void __threadfence() {}
 static void __threadfence_block() {}
 
-template <class T>
-T atomicAdd(T* at, std::common_type_t<T> value) {
-  return host_cuda::atomic(at, [=](T old) { return old + value; });
-}
-
-template <class T>
-T atomicMax(T* at, std::common_type_t<T> value) {
-  return host_cuda::atomic(at, [=](T old) { return old < value ? value : old; });
-}
-
-template <class T>
-T atomicExch(T* at, std::common_type_t<T> value) {
-  return host_cuda::atomic(at, [=](T) { return value; });
-}
+#define HOST_CUDA_ATOMIC(name, expression)                                 \
+  template <class T>                                                       \
+  T name(T* at, std::common_type_t<T> value) {                             \
+    return host_cuda::atomic(at, [=](T old) { return T(expression); });    \
+  }
+HOST_CUDA_ATOMIC(atomicAdd, old + value)
+HOST_CUDA_ATOMIC(atomicSub, old - value)
+HOST_CUDA_ATOMIC(atomicMin, value < old ? value : old)
+HOST_CUDA_ATOMIC(atomicMax, old < value ? value : old)
+HOST_CUDA_ATOMIC(atomicAnd, old & value)
+HOST_CUDA_ATOMIC(atomicOr, old | value)
+HOST_CUDA_ATOMIC(atomicXor, old ^ value)
+HOST_CUDA_ATOMIC(atomicExch, ((void)old, value))
+HOST_CUDA_ATOMIC(atomicInc, old >= value ? 0 : old + 1)
 
 template <class T>
 T atomicCAS(T* at, std::common_type_t<T> expected, std::common_type_t<T> value) {
@@ -139,21 +251,46 @@ T atomicCAS(T* at, std::common_type_t<T> expected, std::common_type_t<T> value) 
 #define __expf(x) expf(x)
 #define __logf(x) logf(x)
 #define __log2f(x) log2f(x)
+#define __powf(x, y) powf(x, y)
 #define __fdividef(x, y) ((x) / (y))
+#define __frcp_rn(x) (1.0f / (x))
+#define __fsqrt_rn(x) sqrtf(x)
+#define __fadd_rn(x, y) ((x) + (y))
+#define __fmul_rn(x, y) ((x) * (y))
+#define __fmaf_rn(x, y, z) fmaf(x, y, z)
+#define __saturatef(x) fminf(fmaxf(x, 0.0f), 1.0f)
+#define __float2int_rn(x) int(nearbyintf(x))
+#define __float2int_rz(x) int(x)
+#define __float2int_rd(x) int(floorf(x))
+#define __float2int_ru(x) int(ceilf(x))
+#define __int2float_rn(x) float(int(x))
+#define __uint2float_rn(x) float(unsigned(x))
 #define __popc(x) __builtin_popcount(x)
+#define __popcll(x) __builtin_popcountll(x)
 #define __ffs(x) __builtin_ffs(x)
+#define __ffsll(x) __builtin_ffsll(x)
+#define __trap() host_cuda::fail_here(__LINE__, "__trap")
 
-template <class To, class From>
-To host_cuda_bits(From value) {
-  static_assert(sizeof(To) == sizeof(From));
-  To bits;
-  memcpy(&bits, &value, sizeof bits);
-  return bits;
+static int __clz(int bits) { return bits ? __builtin_clz(bits) : 32; }
+static int __clzll(long long bits) { return bits ? __builtin_clzll(bits) : 64; }
+
+static float __int_as_float(int bits) { return host_cuda::bits_as<float>(bits); }
+static float __uint_as_float(unsigned bits) { return host_cuda::bits_as<float>(bits); }
+static int __float_as_int(float value) { return host_cuda::bits_as<int>(value); }
+static unsigned __float_as_uint(float value) { return host_cuda::bits_as<unsigned>(value); }
+
+// Four bytes of the eight in `low` and `high`, chosen by the nibbles of `selector`.
+static unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+  const uint64_t bytes = uint64_t(high) << 32 | low;
+  unsigned result = 0;
+  for (int n = 0; n < 4; n++) {
+    const unsigned nibble = selector >> 4 * n & 0xF;
+    unsigned byte = bytes >> 8 * (nibble & 7) & 0xFF;
+    if (nibble & 8) byte = byte & 0x80 ? 0xFF : 0;  // its sign, repeated
+    result |= byte << 8 * n;
+  }
+  return result;
 }
-static float __int_as_float(int bits) { return host_cuda_bits<float>(bits); }
-static float __uint_as_float(unsigned bits) { return host_cuda_bits<float>(bits); }
-static int __float_as_int(float value) { return host_cuda_bits<int>(value); }
-static unsigned __float_as_uint(float value) { return host_cuda_bits<unsigned>(value); }
 
 template <class A, class B>
 constexpr std::common_type_t<A, B> min(A a, B b) { return b < a ? b : a; }
@@ -165,28 +302,29 @@ constexpr std::common_type_t<A, B> max(A a, B b) { return a < b ? b : a; }
 
 namespace host_cuda {
 template <class T>
-std::string parameter_code() {
-  if constexpr (std::is_pointer_v<T>) {
-    using Element = std::remove_pointer_t<T>;
-    size_t size = 0;
-    if constexpr (!std::is_void_v<Element>) size = sizeof(Element);
-    return (std::is_const_v<Element> ? "r" : "w") + std::to_string(size);
-  }
-  return (std::is_floating_point_v<T> ? "f" : std::is_integral_v<T> ? "i" : "x") +
-         std::to_string(sizeof(T));
+constexpr char kind_of() {
+  if constexpr (std::is_pointer_v<T>) return std::is_const_v<std::remove_pointer_t<T>> ? 'r' : 'w';
+  return std::is_floating_point_v<T> ? 'f' : std::is_integral_v<T> ? 'i' : 'x';
+}
+
+template <class T>
+constexpr int size_of() {
+  using Element = std::remove_pointer_t<T>;
+  if constexpr (std::is_void_v<Element>) return 0;
+  else return sizeof(Element);
 }
 
 template <class... Parameters>
 const char* parameters(void (*)(Parameters...)) {
-  static std::string codes;
-  codes.clear();
-  ((codes += parameter_code<Parameters>() + " "), ...);
-  return codes.c_str();
+  static char codes[16 * sizeof...(Parameters) + 1];
+  char* end = codes;
+  ((end += snprintf(end, 16, "%c%d ", kind_of<Parameters>(), size_of<Parameters>())), ...);
+  return codes;
 }
 
 template <class... Parameters, size_t... I>
 void call(void (*kernel)(Parameters...), std::index_sequence<I...>) {
-  kernel(*static_cast<std::remove_reference_t<Parameters>*>(launched.arguments[I])...);
+  kernel(*static_cast<std::remove_reference_t<Parameters>*>(launched().arguments[I])...);
 }
 
 template <auto kernel, class... Parameters>
@@ -195,10 +333,11 @@ const char* launch(void (*)(Parameters...), const Launch& how) {
 }
 }  // namespace host_cuda
 
-#define HOST_CUDA_ENTRY(...)                                                \
-  extern "C" const char* host_cuda_launch(const host_cuda::Launch* how) {   \
-    return host_cuda::launch<(__VA_ARGS__)>(__VA_ARGS__, *how);             \
-  }                                                                         \
-  extern "C" const char* host_cuda_parameters() { return host_cuda::parameters(__VA_ARGS__); }
-
-#endif
+#define HOST_CUDA_EXPORT extern "C" __attribute__((visibility("default")))
+#define HOST_CUDA_ENTRY(...)                                                     \
+  HOST_CUDA_EXPORT const char* host_cuda_launch(const host_cuda::Launch* how) {  \
+    return host_cuda::launch<(__VA_ARGS__)>(__VA_ARGS__, *how);                  \
+  }                                                                              \
+  HOST_CUDA_EXPORT const char* host_cuda_parameters() {                          \
+    return host_cuda::parameters(__VA_ARGS__);                                   \
+  }

@@ -1,43 +1,37 @@
-"""Run a CUDA C++ kernel on the CPU: the source string and the call of `cupy.RawKernel`, unchanged.
+"""Run a CUDA C++ kernel on the CPU: the source and the call of `RawKernel`, unchanged.
 
-    kernel = host_cuda.HostKernel(SOURCE, "row_softmax")
+    kernel = HostKernel(SOURCE, "row_softmax")
     kernel((rows,), (128,), (x, y, cols), shared_mem=0)
 
 x, y: NumPy arrays or torch CPU tensors, written in place. A kernel that breaks a rule of CUDA
-raises `KernelFault`; README.md says which rules are watched.
+raises `KernelFault`, with the thread and the line of the source. Watched are
+- races on shared memory, even where the result happens to be right; shared indices out of bounds;
+- deadlocks, barriers in divergent code, a shuffle from a lane that takes no part (NaN or -1);
+- memory that nobody wrote: shared memory is NaN or 0xCD in even orders and 3.4e38 in odd ones;
+- writes out of an array argument (up to 256 bytes away; a read gives NaN); misaligned accesses;
+- thread orders: each launch runs with threads upwards and downwards, and must leave equal bytes;
+- arguments that a GPU would misread, such as a Python float for a `float`: `TypeError`.
+
+Not there: inline PTX, tensor cores, cp.async, TMA, clusters, cooperative groups, textures. Blocks
+run one after another, and a thread keeps the CPU until it waits: a loop that polls never ends.
+Races are seen through `SHARED_ARRAY`, `DYNAMIC_SHARED` and `SHARED_AS`, not behind a bare pointer,
+and not on global memory. Minus infinity is `__int_as_float(0xff800000)`: NVRTC has no `INFINITY`.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import importlib.util
-import os
 import re
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["MACROS", "HostKernel", "KernelFault", "include_directories", "why_not"]
+from kernels import _host_cuda_build
+from kernels._raw import Launch
 
-# Goes in front of a source that declares shared memory. On the CPU host_cuda.h came first.
-MACROS = """\
-#ifndef SHARED_ARRAY
-#define SHARED_ARRAY(type, name, count) __shared__ type name[count]
-#define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) type name[]
-#endif
-"""
-
-_HERE = Path(__file__).resolve().parent
-_HEADERS = ("_host_cuda.h", "_host_cuda_block.h", "_host_cuda_races.h")
-_FLAGS = ("-O1", "-std=c++17", "-fPIC", "-shared", "-fno-strict-aliasing")
 _GUARD_BYTES = 256
 _ALIGNMENT = 64
 
@@ -46,35 +40,22 @@ class KernelFault(RuntimeError):
     """The kernel broke a rule: a race, a deadlock, a bad index, a result that depends on order."""
 
 
-def include_directories() -> list[Path]:
-    """Return where CUDA's headers lie: a toolkit, or what the wheels of Triton and CuPy carry."""
-    places = []
-    if home := os.environ.get("CUDA_HOME"):
-        places += [Path(home, "include"), Path(home, "include/cccl")]
-    for package, inside in (
-        ("triton", "backends/nvidia/include"),
-        ("cupy", "_core/include/cupy/_cccl/libcudacxx"),
-    ):
-        spec = importlib.util.find_spec(package)
-        if spec is not None and spec.origin is not None:
-            places.append(Path(spec.origin).parent / inside)
-    return [place for place in places if place.is_dir()]
-
-
 def why_not() -> str | None:
     """Say why kernels cannot be run on this CPU, fit for a skip; None if they can."""
-    if shutil.which(_compiler()) is None:
-        return f"needs the C++ compiler {_compiler()!r}; install g++ or set CXX"
-    if not any((place / "vector_types.h").exists() for place in include_directories()):
-        return "needs CUDA's headers; install triton, or set CUDA_HOME to a toolkit"
-    return None
+    return _host_cuda_build.why_not()
+
+
+def run(launch: Launch) -> None:
+    """Do on this CPU what `launch` asks of a GPU."""
+    kernel = HostKernel(launch.source, launch.name, options=launch.options)
+    kernel(launch.grid, launch.block, launch.args, shared_mem=launch.shared_bytes)
 
 
 class HostKernel:
     """A `__global__` function that runs on this CPU, called as `cupy.RawKernel` is."""
 
-    def __init__(self, source: str, name: str) -> None:
-        self.source, self.name = source, name
+    def __init__(self, source: str, name: str, *, options: tuple[str, ...] = ()) -> None:
+        self.source, self.name, self._options = source, name, options
 
     def __call__(
         self,
@@ -154,7 +135,8 @@ class HostKernel:
     @cached_property
     def _library(self) -> ctypes.PyDLL:
         # PyDLL holds the interpreter lock: a library runs one block at a time, in static variables.
-        library = ctypes.PyDLL(str(_built(self.source, self.name)))
+        path = _host_cuda_build.library(self.source, self.name, options=self._options)
+        library = ctypes.PyDLL(str(path))
         library.host_cuda_launch.restype = ctypes.c_char_p
         library.host_cuda_parameters.restype = ctypes.c_char_p
         return library
@@ -297,34 +279,3 @@ def _scalar(number: int, value: Any, code: str) -> Any:
             f"is a wrong value without an error: wrap it, as in numpy.float32(value)"
         )
     return ctypes.create_string_buffer(given.tobytes(), size)
-
-
-def _compiler() -> str:
-    return os.environ.get("CXX", "g++")
-
-
-def _built(source: str, name: str) -> Path:
-    """Return the shared library of `source`, compiled unless it is in the cache."""
-    if reason := why_not():
-        raise RuntimeError(reason)
-    command = [_compiler(), *_FLAGS, f"-I{_HERE}", "-include", "_host_cuda.h"]
-    for place in include_directories():
-        command += ["-isystem", str(place)]
-    text = f'#line 1 "{name}.cu"\n{source}\nHOST_CUDA_ENTRY({name})\n'
-    headers = "".join((_HERE / header).read_text() for header in _HEADERS)
-    key = hashlib.sha256("\0".join([*command, headers, text]).encode()).hexdigest()[:24]
-    cache = Path(os.environ.get("HOST_CUDA_CACHE", Path.home() / ".cache/host_cuda"))
-    library = cache / f"{key}.so"
-    if library.exists():
-        return library
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as folder:
-        unit, built = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
-        unit.write_text(text)
-        done = subprocess.run(
-            [*command, "-o", str(built), str(unit)], capture_output=True, text=True
-        )
-        if done.returncode:
-            raise ValueError(f"{name} does not compile for a CPU:\n{done.stderr}")
-        built.replace(library)  # at once, so that parallel test runs can share the cache
-    return library

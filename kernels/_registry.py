@@ -1,8 +1,11 @@
 """What a kernel is to the rest of the suite, and how the modules of this folder are found.
 
 `Op`: a computation, with the reference that every implementation is held to. `Case`: a named point
-of its shape space. `Implementation`: one way to compute it, and what that needs. A file of this
-folder declares an `OP` or adds implementations to one; importing it touches no device.
+of its shape space. `Implementation`: one way to compute it, and what that needs.
+
+One file for an op (`rms_norm.py` declares `OP`), one for each further backend (`rms_norm_cupy.py`
+adds to it). Importing a file touches no device and no optional package but Triton, whose decorator
+it needs; where that is missing, the file is `Absent` with the reason, and the rest is there.
 """
 
 import importlib
@@ -27,6 +30,7 @@ Outputs = Mapping[str, torch.Tensor]
 Run = Callable[..., Outputs]
 Plan = Callable[..., "Prepared"]
 Reason = str
+DECLARABLE = ("tensor_core", "wide_load")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +77,14 @@ class Prepared:
     """An implementation ready to run: planned, packed and allocated, none of which is timed.
 
     facts: what was resolved meanwhile (a backend, a number of splits, a version), for the record.
+    launch, read: `call` in two, where a library's result is converted after the computation (an LSE
+    to another base). A clock times `launch` alone; `read` gives the outputs of the last one.
     """
 
     call: Callable[[], Outputs]
     facts: Mapping[str, str] = field(default_factory=dict)
+    launch: Callable[[], object] | None = None
+    read: Callable[[], Outputs] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +105,9 @@ class Implementation:
     """One way to compute an op, and the facts that decide where it can run.
 
     prepare: inputs -> `Prepared`; each call of that computes once and returns the outputs.
+    plans: whether `prepare` does work of its own, which is then a row of its own.
     declares: instruction classes ("tensor_core", "wide_load") that the compile gate must find.
+    omits: outputs of the reference that it does not compute (a library that returns no LSE).
     """
 
     op: "Op"
@@ -106,6 +116,8 @@ class Implementation:
     kind: Kind
     needs: Needs
     declares: tuple[str, ...]
+    omits: tuple[str, ...] = ()
+    plans: bool = False
 
     @property
     def id(self) -> str:
@@ -115,6 +127,13 @@ class Implementation:
     def run(self, inputs: Inputs) -> Outputs:
         """Prepare and run once."""
         return self.prepare(inputs).call()
+
+    def serves(self, capability: int) -> bool:
+        """Say whether it is built for `capability`: the same major number, not a later minor."""
+        return not self.needs.capabilities or any(
+            built // 10 == capability // 10 and built <= capability
+            for built in self.needs.capabilities
+        )
 
     def why_not(self, device: torch.device, case: Case) -> Reason | None:
         """Say why this cannot run `case` on `device`; None if it can."""
@@ -128,13 +147,9 @@ class Implementation:
             if device.type != "cuda":
                 return f"{wanted}; this machine has none"
             major, minor = torch.cuda.get_device_capability(device)
-            if not any(_serves(built, 10 * major + minor) for built in self.needs.capabilities):
+            if not self.serves(10 * major + minor):
                 return f"{wanted}; this device has {major}.{minor}"
         return self.needs.refuses(case)
-
-
-def _serves(built: int, present: int) -> bool:
-    return built // 10 == present // 10 and built <= present
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +189,13 @@ class Op:
         return MappingProxyType(self._added)
 
     def implementation(
-        self, name: str, *, kind: Kind = "own", needs: Needs = Needs(), declares: Sequence[str] = ()
+        self,
+        name: str,
+        *,
+        kind: Kind = "own",
+        needs: Needs = Needs(),
+        declares: Sequence[str] = (),
+        omits: Sequence[str] = (),
     ) -> Callable[[Run], Run]:
         """Add the decorated function: inputs as keywords -> outputs. It stays that function."""
 
@@ -182,22 +203,19 @@ class Op:
             def prepare(inputs: Inputs) -> Prepared:
                 return Prepared(call=lambda: run(**inputs))
 
-            self._add(
-                Implementation(
-                    op=self,
-                    name=name,
-                    prepare=prepare,
-                    kind=kind,
-                    needs=needs,
-                    declares=tuple(declares),
-                )
-            )
+            self._add(name, prepare, kind=kind, needs=needs, declares=declares, omits=omits)
             return run
 
         return add
 
     def prepared_implementation(
-        self, name: str, *, kind: Kind = "own", needs: Needs = Needs(), declares: Sequence[str] = ()
+        self,
+        name: str,
+        *,
+        kind: Kind = "own",
+        needs: Needs = Needs(),
+        declares: Sequence[str] = (),
+        omits: Sequence[str] = (),
     ) -> Callable[[Plan], Plan]:
         """Add the decorated function: inputs as keywords -> `Prepared`, which is what is timed."""
 
@@ -206,55 +224,121 @@ class Op:
                 return plan(**inputs)
 
             self._add(
-                Implementation(
-                    op=self,
-                    name=name,
-                    prepare=prepare,
-                    kind=kind,
-                    needs=needs,
-                    declares=tuple(declares),
-                )
+                name, prepare, kind=kind, needs=needs, declares=declares, omits=omits, plans=True
             )
             return plan
 
         return add
 
-    def _add(self, implementation: Implementation) -> None:
-        if implementation.name in self._added:
-            raise ValueError(f"{self.name!r} has two implementations named {implementation.name!r}")
-        self._added[implementation.name] = implementation
+    def _add(
+        self,
+        name: str,
+        prepare: Callable[[Inputs], Prepared],
+        *,
+        kind: Kind,
+        needs: Needs,
+        declares: Sequence[str],
+        omits: Sequence[str],
+        plans: bool = False,
+    ) -> None:
+        if name in self._added:
+            raise ValueError(f"{self.name!r} has two implementations named {name!r}")
+        if unknown := set(declares) - set(DECLARABLE):
+            raise ValueError(
+                f"{self.name}/{name} declares {sorted(unknown)}; known: {', '.join(DECLARABLE)}"
+            )
+        self._added[name] = Implementation(
+            op=self,
+            name=name,
+            prepare=prepare,
+            kind=kind,
+            needs=needs,
+            declares=tuple(declares),
+            omits=tuple(omits),
+            plans=plans,
+        )
 
 
-@cache
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """A file that cannot be imported here: whose implementation it would add, and why it cannot."""
+
+    op: str
+    name: str
+    reason: Reason
+
+
 def all_ops() -> Mapping[str, Op]:
     """Import every public module of this folder, once; return the ops by name."""
     import kernels
 
-    ops: dict[str, Op] = {}
-    for info in sorted(pkgutil.iter_modules(kernels.__path__), key=lambda info: info.name):
-        if info.name.startswith("_"):
-            continue
-        module = importlib.import_module(f"kernels.{info.name}")
-        found = [value for value in vars(module).values() if isinstance(value, Op)]
-        if not found:
-            raise TypeError(
-                f"kernels/{info.name}.py neither declares an Op nor adds to one; "
-                f"if it is a helper, start its name with an underscore"
-            )
-        for op in found:
-            if ops.setdefault(op.name, op) is not op:
-                raise ValueError(f"kernels/{info.name}.py declares a second op named {op.name!r}")
-    return MappingProxyType(ops)
+    return _discovered(tuple(kernels.__path__))[0]
+
+
+def absent() -> tuple[Absent, ...]:
+    """Return what cannot even be declared on this machine, with the reasons."""
+    import kernels
+
+    return _discovered(tuple(kernels.__path__))[1]
 
 
 def find_op(name: str) -> Op:
     """Return the op `name`; `UsageError` that lists the known ones if there is none."""
-    if name not in all_ops():
-        raise UsageError(f"unknown op {name!r}; known: {', '.join(all_ops())}")
-    return all_ops()[name]
+    if name in all_ops():
+        return all_ops()[name]
+    reasons = [missing.reason for missing in absent() if missing.op == name]
+    if reasons:
+        raise UsageError(f"op {name!r} cannot be loaded: {reasons[0]}")
+    raise UsageError(f"unknown op {name!r}; known: {', '.join(all_ops()) or 'none'}")
+
+
+def find_case(op: Op, name: str) -> Case:
+    """Return the case `name` of `op`, gate cases included; `UsageError` if there is none."""
+    cases = {case.name: case for case in (*op.cases, *op.gate_cases, *op.long_gate_cases)}
+    if name not in cases:
+        raise UsageError(f"unknown case {name!r} of op {op.name!r}; known: {', '.join(cases)}")
+    return cases[name]
 
 
 def implementations() -> Iterator[Implementation]:
     """Yield every implementation of every op."""
     for op in all_ops().values():
         yield from op.implementations.values()
+
+
+@cache
+def _discovered(folders: tuple[str, ...]) -> tuple[Mapping[str, Op], tuple[Absent, ...]]:
+    ops: dict[str, Op] = {}
+    failed: dict[str, Reason] = {}
+    for name in sorted(info.name for info in pkgutil.iter_modules(folders)):
+        if name.startswith("_"):
+            continue
+        try:
+            module = importlib.import_module(f"kernels.{name}")
+        except ModuleNotFoundError as error:
+            failed[name] = _missing_package(error)
+            continue
+        found = [value for value in vars(module).values() if isinstance(value, Op)]
+        if not found:
+            raise TypeError(
+                f"kernels/{name}.py neither declares an Op nor adds to one; "
+                f"if it is no op, start its name with an underscore"
+            )
+        for op in found:
+            if ops.setdefault(op.name, op) is not op:
+                raise ValueError(f"kernels/{name}.py declares a second op named {op.name!r}")
+    known = [*ops, *failed]
+    return MappingProxyType(ops), tuple(_absent(*item, known=known) for item in failed.items())
+
+
+def _missing_package(error: ModuleNotFoundError) -> Reason:
+    package = (error.name or "").partition(".")[0]
+    if not package or importlib.util.find_spec(package) is not None:
+        raise error  # a part of something that is installed, ours included: a mistake
+    return f"needs the package {package!r}, which is not installed"
+
+
+def _absent(file: str, reason: Reason, *, known: Sequence[str]) -> Absent:
+    """Split the file's name into op and implementation: the longest op that it starts with."""
+    op = max((name for name in known if file.startswith(f"{name}_")), key=len, default=file)
+    return Absent(op=op, name=file[len(op) + 1 :] or "*", reason=reason)

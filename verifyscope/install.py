@@ -13,7 +13,6 @@ run on a bare Python before anything is installed: the standard library is all i
 
 import argparse
 import contextlib
-import ctypes
 import fcntl
 import hashlib
 import json
@@ -29,6 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from verifyscope import driver
 from verifyscope.errors import Failure, UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,10 +40,13 @@ _UNFINISHED = "unfinished"
 _TORCH = "2.13.0"
 # What a finished .venv must be able to import, whatever the extra.
 _MUST_IMPORT = ("typer", "msgspec", "torch", "triton", "cupy", "flashinfer", "pytest_benchmark")
+# pip says the second where a constraint, too, names torch.
+_NOT_OFFERED = ("No matching distribution found", "ResolutionImpossible")
 _IS_PYTHON = (
     "import pip, sys; v = '%d.%d' % sys.version_info[:2]; "
     "sys.exit(sys.version_info < (3, 10) or sys.argv[1] not in ('', v))"
 )
+_QUIET = ("--quiet", "--quiet")  # errors are still shown
 _PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 
 
@@ -55,38 +58,18 @@ class Plan:
     why: str
 
 
-def plan(cuda_driver: int | None, extra: str | None = None) -> Plan:
-    """Choose the extra for a driver: 13000 for CUDA 13.0, None without a GPU."""
+def plan(cuda: int | None, extra: str | None = None) -> Plan:
+    """Choose the extra for a driver's CUDA: 13000 is CUDA 13.0, None is no GPU."""
     if extra:
         if extra not in EXTRAS:
             raise UsageError(f"unknown EXTRA {extra!r}; known: {', '.join(EXTRAS)}")
         return Plan(extra, f"EXTRA={extra}")
-    if cuda_driver is None:
+    if cuda is None:
         return Plan("cpu", "no NVIDIA GPU here")
-    said = f"{cuda_driver // 1000}.{cuda_driver % 1000 // 10}"
-    if cuda_driver < 12000:
+    said = f"{cuda // 1000}.{cuda % 1000 // 10}"
+    if cuda < 12000:
         return Plan("cpu", f"the driver runs CUDA {said}, too old for any CUDA extra")
-    return Plan("cuda12" if cuda_driver < 13000 else "cuda13", f"the driver runs CUDA {said}")
-
-
-def cuda_driver() -> int | None:
-    """Ask NVML for the driver's CUDA version; None if there is no GPU or no driver."""
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return None
-    count, version = ctypes.c_uint(), ctypes.c_int()
-    try:
-        if nvml.nvmlInit_v2() != 0:
-            return None
-        asked = (
-            nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)),
-            nvml.nvmlSystemGetCudaDriverVersion_v2(ctypes.byref(version)),
-        )
-        nvml.nvmlShutdown()
-    except AttributeError:  # a driver from before CUDA 10
-        return None
-    return version.value if asked == (0, 0) and count.value else None
+    return Plan("cuda12" if cuda < 13000 else "cuda13", f"the driver runs CUDA {said}")
 
 
 def set_up(extra: str | None, torch_index: str | None, *, this_python: bool = False) -> None:
@@ -100,7 +83,8 @@ def set_up(extra: str | None, torch_index: str | None, *, this_python: bool = Fa
             "to read logs and build reports here: python3 -m pip install -e ."
         )
     with _alone():
-        chosen = plan(cuda_driver(), extra)
+        found = driver.look()
+        chosen = plan(found.cuda if found else None, extra)
         stamp, wanted = _stamp(), _digest(chosen.extra)
         right = _runs("-c", _IS_PYTHON, _version() if this_python else "")
         if stamp == wanted and right and _works():
@@ -115,9 +99,9 @@ def set_up(extra: str | None, torch_index: str | None, *, this_python: bool = Fa
             _install_cpu_torch(torch_index)
         else:
             _say("Installing torch, triton, CuPy and CUDA libraries: several GB.")
-        _pip("install", "--editable", f"{ROOT}[{chosen.extra},flashinfer,dev]")
+        _pip("--editable", f"{ROOT}[{chosen.extra},flashinfer,dev]")
         # Its own metadata asks for several GB that only other backends of it need.
-        _pip("install", "--no-deps", FLASHINFER)
+        _pip("--no-deps", FLASHINFER)
         if not _works():
             raise Failure(f"{VENV} does not import {', '.join(_MUST_IMPORT)}; see pip's messages")
         (VENV / _STAMP).write_text(wanted)
@@ -128,15 +112,13 @@ def add_here() -> None:
     """Add what the suites lack to the running python; `Failure` if anything present changed."""
     before = present()
     with tempfile.TemporaryDirectory() as folder:
-        pins = Path(folder) / "present.txt"
-        pins.write_text(
-            "".join(f"{name}=={v}\n" for name, v in before.items() if name != "verifyscope")
-        )
+        held = Path(folder) / "present.txt"
+        held.write_text(pins(before))
         isolation = ["--no-build-isolation"] if _major(before.get("setuptools")) >= 77 else []
-        _pip_here(pins, "--no-deps", *isolation, "--editable", str(ROOT))
+        _pip_here(held, "--no-deps", *isolation, "--editable", str(ROOT))
         missing = lacking(_requirements(), before)
         if missing:
-            _pip_here(pins, *missing)
+            _pip_here(held, *missing)
     changed = changes(before, present())
     if changed:
         raise Failure(f"packages that were here changed: {'; '.join(changed)}")
@@ -158,9 +140,23 @@ def present() -> dict[str, str]:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     found: dict[str, str] = json.loads(done.stdout)
-    # pip refuses a pin that is no version of PEP 440, as very old packages have.
-    legal = re.compile(r"\d[\dA-Za-z.!+_-]*")
-    return {_plain(name): version for name, version in found.items() if legal.fullmatch(version)}
+    return {_plain(name): version for name, version in found.items()}
+
+
+def pins(have: Mapping[str, str]) -> str:
+    """Return constraints that hold every distribution where it is; ours may be made anew.
+
+    pip refuses a pin that is no version of PEP 440, as very old packages have; that they did not
+    change is seen afterwards, as for all.
+    """
+    legal = re.compile(
+        r"(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9]+([._-][a-z0-9]+)*)?"
+    )
+    return "".join(
+        f"{name}=={version}\n"
+        for name, version in have.items()
+        if name != "verifyscope" and legal.fullmatch(version)
+    )
 
 
 def lacking(requirements: Sequence[str], have: Mapping[str, str]) -> list[str]:
@@ -201,11 +197,13 @@ def _too_old() -> list[str]:
 def _install_cpu_torch(torch_index: str | None) -> None:
     where = ["--extra-index-url", torch_index] if torch_index else []
     _say(f"Installing torch {_TORCH}+cpu.")
-    command = [*_python(), *_PIP, "install", "--quiet", *where, f"torch=={_TORCH}+cpu"]
+    # Alone, so that an error can only mean torch; what it needs comes with the rest.
+    flags = ("--no-compile", "--no-deps", *where)
+    command = [*_python(), *_PIP, "install", *_QUIET, *flags, f"torch=={_TORCH}+cpu"]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if done.returncode == 0:
         return
-    if "No matching distribution" not in done.stderr:
+    if not any(text in done.stderr for text in _NOT_OFFERED):
         sys.stderr.write(done.stderr)
         raise Failure("pip failed, see above; `make setup` starts over")
     if torch_index:
@@ -218,7 +216,7 @@ def _install_cpu_torch(torch_index: str | None) -> None:
         "libraries, about 3 GB to load and 5 GB on disk (TORCH_INDEX=URL names an index that "
         "has the CPU build, 0.2 GB)."
     )
-    _pip("install", f"torch=={_TORCH}")
+    _pip(f"torch=={_TORCH}")
 
 
 def _older(stamp: str, wanted: str) -> bool:
@@ -233,6 +231,7 @@ def _make_venv(*, keep: bool) -> None:
         return
     if VENV.exists():
         _say("Removing the .venv that is there: it is broken, half made or of another kind.")
+        (VENV / _STAMP).write_text(_UNFINISHED)  # removing takes a while, and may be cut short
         shutil.rmtree(VENV)
     done = subprocess.run(
         [sys.executable, "-m", "venv", str(VENV)],
@@ -290,17 +289,17 @@ def _alone() -> Iterator[None]:
 
 
 def _pip(*arguments: str) -> None:
-    _checked([*_python(), *_PIP, arguments[0], "--quiet", *arguments[1:]])
+    _checked([*_python(), *_PIP, "install", *_QUIET, "--no-compile", *arguments])
 
 
-def _pip_here(pins: Path, *arguments: str) -> None:
-    pip = [sys.executable, *_PIP, "install", "--quiet"]
+def _pip_here(held: Path, *arguments: str) -> None:
+    pip = [sys.executable, *_PIP, "install", *_QUIET]
     if subprocess.run([sys.executable, "-c", "import pip"], capture_output=True).returncode != 0:
         uv = shutil.which("uv")
         if uv is None:
             raise Failure(f"{sys.executable} has no pip; install it: python3 -m ensurepip")
         pip = [uv, "pip", "install", "--quiet", "--python", sys.executable]
-    _checked([*pip, "--constraint", str(pins), *arguments])
+    _checked([*pip, "--constraint", str(held), *arguments])
 
 
 def _checked(command: Sequence[str]) -> None:

@@ -1,0 +1,64 @@
+"""Whether this machine can run a job: torch, enough GPUs for NCCL, enough memory for processes."""
+
+import importlib.util
+import os
+
+from collectives._messages import Gpus
+from collectives._plan import DTYPE_BYTES, Job
+from verifyscope import units
+from verifyscope.errors import UsageError
+
+# Input, output, what is expected there, and the comparison of the two, for each rank.
+_COPIES = 4.5
+
+
+def require_torch() -> None:
+    """Raise `UsageError` where torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError("torch is not installed here; run `make setup`, or use its environment")
+
+
+def require_driver(job: Job) -> None:
+    """Raise `UsageError` at once where NVML shows fewer GPUs than ranks, before torch is loaded."""
+    try:
+        import pynvml
+    except ImportError:
+        return
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError_LibraryNotFound:
+        count = 0
+    except pynvml.NVMLError:
+        return
+    require_gpus(job, Gpus(count))
+
+
+def require_gpus(job: Job, found: Gpus) -> None:
+    """Raise `UsageError` that says how many GPUs there are, and what to type instead."""
+    if found.count >= job.ranks:
+        return
+    counted = {0: "no NVIDIA GPU was", 1: "1 NVIDIA GPU was"}
+    present = counted.get(found.count, f"{found.count} NVIDIA GPUs were")
+    why = f" ({found.reason})" if found.reason else ""
+    fewer = f"--gpus {found.count}, or " if found.count > 1 else ""
+    raise UsageError(
+        f"--gpus {job.ranks}, but {present} found{why}; give {fewer}"
+        f"--gpus {job.ranks} --backend gloo for {job.ranks} CPU processes"
+    )
+
+
+def require_memory(job: Job) -> None:
+    """Raise `UsageError` where the largest size does not fit in this machine, ranks times."""
+    try:
+        present = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return
+    elements = max(point.elements for point in job.points)
+    needed = job.ranks * elements * DTYPE_BYTES[job.dtype] * _COPIES
+    if needed > present:
+        raise UsageError(
+            f"{job.ranks} processes need {units.bytes_(needed)} for the largest size, this machine "
+            f"has {units.bytes_(present)}; give a smaller --max-bytes, fewer --tokens or --ranks"
+        )

@@ -1,0 +1,38 @@
+"""All-reduce: every rank gets the sum over all ranks, in the dtype of the data.
+
+torch.distributed reduces in place only. Out of place is what a serving engine does with it: a copy
+into the output, then the all-reduce there; both are inside the timed call.
+"""
+
+from typing import TYPE_CHECKING
+
+from collectives._collective import Collective, tile
+
+if TYPE_CHECKING:
+    import torch
+
+
+def _whole(elements: int, ranks: int) -> int:
+    return elements
+
+
+def _expected(windows: "torch.Tensor", rank: int, elements: int) -> "torch.Tensor":
+    return tile(windows.sum(0, dtype=windows.dtype), elements)
+
+
+def _run(output: "torch.Tensor", source: "torch.Tensor") -> None:
+    import torch.distributed as dist
+
+    if output is not source:
+        output.copy_(source)
+    dist.all_reduce(output)
+
+
+ALL_REDUCE = Collective(
+    name="all_reduce",
+    redop="sum",
+    input_elements=_whole,
+    output_elements=_whole,
+    expected=_expected,
+    run=_run,
+)

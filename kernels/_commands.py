@@ -1,0 +1,277 @@
+"""What `python -m kernels` does: list, compile, check; each row printed, kept as JSON, recorded."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kernels._points import Checked, Point, Selection
+from kernels._workers import Conditions, Lost, work
+from verifyscope import cli, runs
+from verifyscope.errors import Failure, UsageError
+from verifyscope.hardware import SHARED_BYTES_PER_BLOCK
+from verifyscope.records import Compiled, Evidence, Finding, Measurement, Status
+
+_LIST = ("op", "implementation", "kind", "case", "reason")
+_COMPILE = (
+    *("op", "implementation", "case", "kernel", "capability", "registers", "spilled_bytes"),
+    *("shared_bytes", "shared_limit_bytes", "classes", "failure"),
+)
+_CHECK = (
+    *("op", "implementation", "case", "max_row_error", "tolerance", "executed", "status"),
+    *("output", "reason"),
+)
+_MOST_PROCESSES = 8
+
+
+class Output:
+    """Rows on stdout, in a JSON file and as records; what came before an interruption is kept.
+
+    A pipe gets each row at once, a terminal an aligned table at the end.
+    """
+
+    def __init__(self, json: Path | None, run: runs.Run | None) -> None:
+        self._json, self._run = json, run
+        self._header: Sequence[str] = ()
+        self._cells: list[list[str]] = []
+        self._items: list[Any] = []
+
+    def begin(self, header: Sequence[str]) -> None:
+        """Name the columns."""
+        self._header = header
+
+    def add(self, cells: Iterable[object], item: Any) -> None:
+        """Add one row: as texts for the table, and as the struct that goes to JSON."""
+        row = ["" if cell is None else str(cell) for cell in cells]
+        self._items.append(item)
+        if sys.stdout.isatty():
+            self._cells.append(row)
+        else:
+            cli.print_rows([row], self._header)
+
+    def record(self, record: Measurement | Compiled | Finding) -> None:
+        """Append `record`, with where and how it was made, if records are kept."""
+        if self._run is None:
+            return
+        here = self._run.environment
+        made: dict[str, Any] = {"environment": here.id, "command": here.command}
+        if not isinstance(record, Finding):
+            made["commit"] = here.commit
+        self._run.append(msgspec.structs.replace(record, **made))
+
+    def close(self) -> None:
+        """Print the table and write the JSON file."""
+        if self._cells:
+            cli.print_rows(self._cells, self._header)
+        if self._json is not None:
+            data = msgspec.json.format(msgspec.json.encode(self._items), indent=2)
+            self._json.write_bytes(data + b"\n")
+        if self._run is not None:
+            self._run.close()
+
+
+@contextlib.contextmanager
+def output(json: Path | None, records: Path | None) -> Iterator[Output]:
+    """Open what `--json` and `--records` name before the work, and close it whatever happens."""
+    if json is not None:
+        if json.is_dir():
+            raise UsageError(f"--json {json} is a folder; name a file in it")
+        json.parent.mkdir(parents=True, exist_ok=True)
+    out = Output(json, runs.start(records, "kernels") if records is not None else None)
+    try:
+        yield out
+    finally:
+        out.close()
+
+
+def list_points(selection: Selection, out: Output) -> None:
+    """Print each implementation and case; record those that cannot be measured here."""
+    from kernels import _select
+
+    out.begin(_LIST)
+    for point in _select.points(selection):
+        out.add((point.op, point.implementation, point.kind, point.case, point.reason), point)
+        if point.reason and point.kind:
+            out.record(_measurement(point, "skipped", point.reason))
+
+
+def compile_units(
+    selection: Selection, capabilities: list[int], *, long: bool, timeout_s: float, out: Output
+) -> None:
+    """Build and print; `Failure` if a kernel fails the gate."""
+    from kernels import _cubin, _select
+
+    if reason := _cubin.why_not():
+        raise Failure(f"nothing can be compiled here: {reason}")
+    units = _select.units(selection, capabilities, long=long)
+    if not units:
+        cli.note("nothing to compile: no implementation chosen is made of Triton or CUDA C++")
+    conditions = _conditions(_MOST_PROCESSES, timeout_s, {"TRITON_INTERPRET": "0"})
+    out.begin(_COMPILE)
+    count = failed = 0
+    built = work("kernels._compile:build_unit", units, conditions=conditions)
+    for unit, rows in zip(units, _watched(built, len(units), "compiling"), strict=True):
+        if isinstance(rows, Lost):
+            rows = [_lost(unit.op, unit.implementation, unit.capability, rows.reason)]
+        for row in rows:
+            _print_compiled(row, out)
+            count, failed = count + 1, failed + (row.failure is not None)
+    cli.note(f"{count} kernels built, {failed} failed the gate")
+    if failed:
+        raise Failure(f"{failed} of {count} kernels must not be launched; see their last column")
+
+
+def check_points(
+    selection: Selection, *, tiny: bool, graph: bool, timeout_s: float, out: Output
+) -> None:
+    """Check and print; `Failure` if an implementation is wrong."""
+    from kernels import _execute, _select
+
+    on_gpu = _execute.device().type == "cuda"
+    if graph and not on_gpu:
+        raise UsageError("--graph captures on a CUDA device, and there is none here")
+    points = _select.checkable(selection, tiny=tiny)
+    tasks = [(point, graph) for point in points if point.reason is None]
+    # On a GPU one at a time; a kernel that failed may have broken its process's context.
+    conditions = _conditions(1 if on_gpu else _MOST_PROCESSES, timeout_s, {})
+    results = work(
+        "kernels._execute:check_point",
+        tasks,
+        conditions=conditions,
+        spoils=lambda row: on_gpu and row.status == "failed",
+    )
+    checked = _watched(results, len(tasks), "checking")
+    out.begin(_CHECK)
+    rows: list[Checked] = []
+    try:
+        for point in points:
+            row = _skipped(point) if point.reason else next(checked)
+            if isinstance(row, Lost):
+                row = _failed(point, row.reason)
+            _print_checked(row, out)
+            rows.append(row)
+    finally:
+        _record_checks(rows, out)
+    counts = {s: sum(row.status == s for row in rows) for s in ("passed", "failed", "skipped")}
+    cli.note(", ".join(f"{count} {status}" for status, count in counts.items()))
+    if counts["failed"]:
+        raise Failure(f"{counts['failed']} of {len(rows)} checks failed; see their last column")
+
+
+def _conditions(most: int, timeout_s: float, environment: Mapping[str, str]) -> Conditions:
+    processes = min(most, len(os.sched_getaffinity(0)))
+    return Conditions(processes=processes, timeout_s=timeout_s, environment=environment)
+
+
+def _watched(results: Iterator[Any], count: int, what: str) -> Iterator[Any]:
+    """Yield `results`, with a progress bar on stderr where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield from results
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(results, what, total=count, console=Console(stderr=True), transient=True)
+
+
+def _print_compiled(row: Compiled, out: Output) -> None:
+    cells = (row.op, row.implementation, row.case, row.kernel, row.capability, row.registers)
+    memory = (row.spilled_bytes, row.shared_bytes, row.shared_limit_bytes)
+    out.add((*cells, *memory, ",".join(row.found), row.failure), row)
+    out.record(row)
+
+
+def _lost(op: str, implementation: str, capability: int, reason: str) -> Compiled:
+    return Compiled(
+        op=op,
+        implementation=implementation,
+        kernel="-",
+        case="*",
+        capability=capability,
+        registers=None,
+        spilled_bytes=None,
+        shared_bytes=None,
+        shared_limit_bytes=SHARED_BYTES_PER_BLOCK[capability],
+        declared=(),
+        found=(),
+        failure=reason,
+        environment="",
+        command="",
+        commit=None,
+    )
+
+
+def _print_checked(row: Checked, out: Output) -> None:
+    def number(value: float | None) -> str | None:
+        return None if value is None else f"{value:.3g}"
+
+    cells = (row.op, row.implementation, row.case, number(row.max_row_error), number(row.tolerance))
+    out.add((*cells, row.executed, row.status, row.output, row.reason), row)
+
+
+def _skipped(point: Point) -> Checked:
+    return _unchecked(point, "skipped", point.reason)
+
+
+def _failed(point: Point, reason: str) -> Checked:
+    return _unchecked(point, "failed", reason)
+
+
+def _unchecked(point: Point, status: str, reason: str | None) -> Checked:
+    return Checked(
+        part=point.part,
+        op=point.op,
+        implementation=point.implementation,
+        kind=point.kind,
+        case=point.case,
+        executed=None,
+        status=status,
+        reason=reason,
+    )
+
+
+def _measurement(point: Point | Checked, status: Status, reason: str) -> Measurement:
+    return Measurement(
+        source="measured",
+        part=point.part,
+        op=point.op,
+        implementation=point.implementation,
+        kind=point.kind or "own",
+        case=point.case,
+        status=status,
+        reason=reason,
+        environment="",
+        command="",
+    )
+
+
+def _record_checks(rows: list[Checked], out: Output) -> None:
+    """Record each failure, and for each op one finding that holds what passed and how."""
+    for row in rows:
+        if row.status == "failed":
+            out.record(_measurement(row, "failed", row.reason or "wrong"))
+    for op in dict.fromkeys(row.op for row in rows):
+        ran = [row for row in rows if row.op == op and row.status != "skipped"]
+        passed = [row for row in ran if row.status == "passed"]
+        if not ran:
+            continue
+        out.record(
+            Finding(
+                name="correctness",
+                sentence=f"{op}: {len(passed)} of {len(ran)} checks agree with the reference.",
+                evidence=tuple(
+                    Evidence(
+                        file="python -m kernels --check",
+                        at=f"{row.op}/{row.implementation} on {row.case}",
+                        value=f"{row.output}: {row.max_row_error:.3g} of {row.tolerance:.3g}, "
+                        f"executed by {row.executed}",
+                    )
+                    for row in passed
+                ),
+                confidence="sure",
+            )
+        )

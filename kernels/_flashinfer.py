@@ -1,0 +1,279 @@
+"""What every FlashInfer baseline shares: one way to call it, whatever version is installed.
+
+An adapter writes each call down as a `Call`: the arguments without which the result would be
+another one (`needed`), and those given where the version takes them (`offered`). It calls by
+keyword only, names what was not taken, and gives a reason instead of a wrong number where a needed
+argument is gone. Nothing here imports FlashInfer before a baseline is asked for.
+
+Read in the wheels of 0.6.18.post1 and 0.7.4:
+- LSE is float32 in base 2; `run(lse_base=)` came with 0.7, and its "ln" is a kernel of its own
+  after the attention. A baseline asks for base 2 and converts after what is timed: `natural_log`.
+- Until 0.6 infinity was 5e4: a row that sees no key has an LSE near -5e4, and one whose true
+  logits are below that is lost.
+- A mask is a flat bool, request after request, each [q_len, kv_len] row-major; packed, it is
+  little-endian and each request begins on a byte. `plan(packed_custom_mask=)` keeps offsets that
+  count bits where the kernel wants bytes, wrong from the second request on, and the functions that
+  pack are big-endian by default: give `plan(custom_mask=)`, which packs rightly.
+- Bits are counted in int32 before packing: `mask_too_large`.
+"""
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import math
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+
+Reason = str
+
+# A call splits the KV over all SMs and parks float32 partials of 128 packed rows for each of two
+# blocks an SM: 2 * SMs * group * 128 * (head_dim + 1) * 4 B. The 128 MB that FlashInfer's pages
+# recommend overflow at group 8 and head_dim 128 (137 MB on 132 SMs, 197 MB on 188).
+WORKSPACE_BYTES = 512 * 2**20
+# Holds what plan() computes, 13 B a block and 4 B a row; the constructor's own takes 8 MB a case.
+PLAN_BYTES = 2**20
+_MOST_MASK_BITS = 2**31 - 1
+# log2 of a sum over at most 2^32 keys, each exp2(-5e4 - -5e4).
+_FINITE_INFINITY_ENDS = -5e4 + 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """The keyword arguments of a call, and the names of those that the version does not take."""
+
+    kwargs: Mapping[str, Any]
+    dropped: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A function of FlashInfer as an adapter calls it: by keyword only.
+
+    function: its dotted name within `flashinfer`; a class stands for its constructor.
+    needed: without these it is another computation. offered: given where the version takes them.
+    """
+
+    function: str
+    needed: tuple[str, ...]
+    offered: tuple[str, ...] = ()
+
+    def find(self, library: ModuleType) -> Callable[..., Any]:
+        """Return the function; AttributeError if `library` has none of that name."""
+        found: Any = library
+        for name in self.function.split("."):
+            found = getattr(found, name)
+        return cast("Callable[..., Any]", found)
+
+    def why_not(self, library: ModuleType) -> Reason | None:
+        """Say why this version cannot be called so, with its version and the names; else None."""
+        try:
+            parameters = _keywords(self.find(library))
+        except AttributeError:
+            return f"FlashInfer {version(library)} has no {self.function}"
+        if gone := [name for name in self.needed if not _takes(parameters, name)]:
+            return f"{self.function} of FlashInfer {version(library)} does not take {_list(gone)}"
+        known = {*self.needed, *self.offered}
+        if new := [
+            name
+            for name, parameter in parameters.items()
+            if parameter.default is parameter.empty
+            and parameter.kind is not parameter.VAR_KEYWORD
+            and name not in known
+        ]:
+            return (
+                f"{self.function} of FlashInfer {version(library)} asks for {_list(new)}, "
+                f"which this adapter does not know"
+            )
+        return None
+
+    def accepted(self, library: ModuleType, **given: object) -> Accepted:
+        """Return what of `given` this version takes; `given` must be all that was declared.
+
+        RuntimeError with `why_not`'s reason where the call is impossible.
+        """
+        if set(given) != {*self.needed, *self.offered}:
+            raise TypeError(
+                f"{self.function}: declared {_list([*self.needed, *self.offered])}, "
+                f"given {_list(given)}; declare each argument, so that it can be checked"
+            )
+        if (reason := self.why_not(library)) is not None:
+            raise RuntimeError(reason)
+        parameters = _keywords(self.find(library))
+        return Accepted(
+            kwargs={name: value for name, value in given.items() if _takes(parameters, name)},
+            dropped=tuple(name for name in self.offered if not _takes(parameters, name)),
+        )
+
+
+def library() -> ModuleType:
+    """Import FlashInfer and return it; its warnings stay warnings where ours are errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        return importlib.import_module("flashinfer")
+
+
+def version(package: ModuleType) -> str:
+    """Return the version of the FlashInfer that was imported."""
+    return str(getattr(package, "__version__", "of unknown version"))
+
+
+def why_not(calls: Sequence[Call]) -> Reason | None:
+    """Say why the FlashInfer here cannot serve `calls`; None if it can."""
+    if (reason := _import_failure() or cannot_build()) is not None:
+        return reason
+    package = library()
+    return next((reason for call in calls if (reason := call.why_not(package))), None)
+
+
+def cannot_build() -> Reason | None:
+    """Say what FlashInfer lacks to compile its kernels at first use; None if it can."""
+    if importlib.util.find_spec("flashinfer_jit_cache") is not None:
+        return None
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
+    nvcc = (os.environ.get("FLASHINFER_NVCC"), shutil.which("nvcc"), Path(home, "bin/nvcc"))
+    if not any(path and Path(path).exists() for path in nvcc):
+        return (
+            "FlashInfer compiles its kernels at first use and finds no nvcc: "
+            "set CUDA_HOME to a toolkit, or install flashinfer-jit-cache"
+        )
+    if shutil.which("ninja") is None:
+        return (
+            "FlashInfer compiles its kernels at first use and finds no ninja on PATH: "
+            "install ninja and activate the environment that holds it"
+        )
+    return None
+
+
+def takes_lse_base(package: ModuleType, run: Call) -> bool:
+    """Return whether `run` can be told the base of its LSE."""
+    return _takes(_keywords(run.find(package)), "lse_base")
+
+
+def unknown_lse_base(package: ModuleType, run: Call) -> Reason | None:
+    """Say so where neither the version nor an argument settles the base of an LSE."""
+    if takes_lse_base(package, run) or _before(version(package), (0, 7)):
+        return None
+    return (
+        f"{run.function} of FlashInfer {version(package)} does not take 'lse_base', "
+        f"and the base of its LSE is only known to be 2 before 0.7"
+    )
+
+
+def natural_log(lse: torch.Tensor, *, finite_infinity: bool) -> torch.Tensor:
+    """Turn a base-2 LSE into the natural one.
+
+    finite_infinity: it is of a version before 0.7, whose empty rows lie near -5e4, as do rows that
+    it lost because their logits are smaller: both become -inf.
+    """
+    natural = lse * math.log(2)
+    if finite_infinity:
+        natural = torch.where(lse <= _FINITE_INFINITY_ENDS, -math.inf, natural)
+    return natural
+
+
+@functools.cache
+def workspace(device: torch.device) -> torch.Tensor:
+    """Return zeroed scratch memory that all wrappers of `device` share: they run one at a time."""
+    return torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLists:
+    """Which pages each request reads, as FlashInfer wants it: int32, on the device of the table.
+
+    indptr [batch + 1] and indices [indptr[-1]]: request b reads pages indices[indptr[b] :
+    indptr[b + 1]]; last_page_len [batch]: how much of the last one, 1 to the page size.
+    """
+
+    indptr: torch.Tensor
+    indices: torch.Tensor
+    last_page_len: torch.Tensor
+
+
+def page_lists(page_table: torch.Tensor, *, kv_lens: Sequence[int], page_size: int) -> PageLists:
+    """Cut each row of an int32 [batch, max_pages] table to the pages that hold its kv_len keys."""
+    counts = [-(-kv_len // page_size) for kv_len in kv_lens]
+    if min(kv_lens) < 1 or max(counts) > page_table.shape[1]:
+        raise ValueError(
+            f"kv_lens {list(kv_lens)} in pages of {page_size}: give 1 to "
+            f"{page_table.shape[1] * page_size}, what the page table holds"
+        )
+    rows = zip(page_table.unbind(), counts, strict=True)
+    return PageLists(
+        indptr=indptr(counts, page_table.device),
+        indices=torch.cat([row[:count] for row, count in rows]).to(torch.int32),
+        last_page_len=torch.tensor(
+            [(kv_len - 1) % page_size + 1 for kv_len in kv_lens],
+            dtype=torch.int32,
+            device=page_table.device,
+        ),
+    )
+
+
+def indptr(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Return int32 [0, l0, l0 + l1, ...]."""
+    sums = [0]
+    for length in lengths:
+        sums.append(sums[-1] + length)
+    return torch.tensor(sums, dtype=torch.int32, device=device)
+
+
+def mask_too_large(bits: int) -> Reason | None:
+    """Say so where a mask has more bits than FlashInfer can count."""
+    if bits <= _MOST_MASK_BITS:
+        return None
+    return (
+        f"a mask of {bits} bits: FlashInfer counts them in int32, at most {_MOST_MASK_BITS}; "
+        f"take fewer requests, tokens or keys"
+    )
+
+
+def packed_mask_bytes(request_bits: Sequence[int]) -> int:
+    """Return the size of a packed mask: each request is padded to a whole byte."""
+    return sum(-(-bits // 8) for bits in request_bits)
+
+
+def _keywords(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the parameters that can be given by name, and **kwargs if it has them."""
+    return {
+        name: parameter
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name != "self" and parameter.kind is not parameter.VAR_POSITIONAL
+    }
+
+
+def _takes(parameters: Mapping[str, inspect.Parameter], name: str) -> bool:
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return True
+    return name in parameters and parameters[name].kind is not inspect.Parameter.POSITIONAL_ONLY
+
+
+def _list(names: Sequence[str] | Mapping[str, object]) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+def _before(found: str, wanted: tuple[int, int]) -> bool:
+    parts = found.split(".")
+    return (
+        len(parts) > 1
+        and all(p.isdigit() for p in parts[:2])
+        and ((int(parts[0]), int(parts[1])) < wanted)
+    )
+
+
+@functools.cache
+def _import_failure() -> Reason | None:
+    try:
+        library()
+    except Exception as error:  # a large package without its dependencies raises anything
+        return f"FlashInfer is installed but does not import: {type(error).__name__}: {error}"
+    return None

@@ -1,0 +1,68 @@
+"""Keys in a row for attention that knows no pages: where each key lies, and which rows see it.
+
+`gather` is the plan: it reads the lengths on the host, so it is made again when they change, and it
+is not timed. `Gathered.keys` copies a cache into a row, and is. `pack` puts the tokens and query
+heads that share a key head into the rows of one matrix; `unpack` is its inverse.
+
+page, slot: int64 [batch, keys]; visible: bool [batch, T * group, keys]; keys is the longest
+request's L + T. Behind a shorter request's last key its first key is repeated, which no row sees:
+what lies in the cache there may be NaN, and a hidden NaN in V still spoils a product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """Where the keys of each request lie, and which packed rows see them."""
+
+    page: torch.Tensor
+    slot: torch.Tensor
+    visible: torch.Tensor
+
+    def keys(self, cache: torch.Tensor) -> torch.Tensor:
+        """Copy keys or values out of their pages: [batch, kv_heads, keys, head_dim]."""
+        return cache[self.page, self.slot].transpose(1, 2)
+
+
+def gather(
+    *,
+    page_table: torch.Tensor,
+    prefix_lens: torch.Tensor,
+    mask_words: torch.Tensor,
+    page_size: int,
+    group: int,
+) -> Gathered:
+    """Plan the gather for these lengths and trees; waits for the device."""
+    tokens = mask_words.shape[1]
+    length = prefix_lens.long()[:, None]  # [batch, 1]
+    key = torch.arange(int(prefix_lens.max()) + tokens, device=page_table.device)
+    at = torch.where(key < length + tokens, key, 0)  # [batch, keys]
+    draft = key - length
+    bit = draft.clamp(0, tokens - 1)[:, None, :]  # [batch, 1, keys]
+    drawn = (mask_words.long()[:, :, None] >> bit) & 1 != 0  # [batch, T, keys]
+    block = ((draft >= 0) & (draft < tokens))[:, None, :]
+    visible = (draft < 0)[:, None, :] | (block & drawn)
+    return Gathered(
+        page=page_table.long().gather(1, at // page_size),
+        slot=at % page_size,
+        visible=visible.repeat_interleave(group, dim=1),
+    )
+
+
+def pack(q: torch.Tensor, *, tokens: int, kv_heads: int) -> torch.Tensor:
+    """Turn q [batch*T, q_heads, head_dim] into [batch, kv_heads, T*group, head_dim]."""
+    split = q.reshape(-1, tokens, kv_heads, q.shape[1] // kv_heads, q.shape[2])
+    return split.transpose(1, 2).flatten(2, 3)
+
+
+def unpack(rows: torch.Tensor, *, tokens: int) -> torch.Tensor:
+    """Turn [batch, kv_heads, T*group, ...] into [batch*T, q_heads, ...]."""
+    batch, kv_heads, packed, *rest = rows.shape
+    split = rows.reshape(batch, kv_heads, tokens, packed // tokens, *rest)
+    heads = kv_heads * packed // tokens
+    return split.transpose(1, 2).reshape(batch * tokens, heads, *rest)

@@ -1,0 +1,137 @@
+"""A CUDA C++ kernel as a shared library for this CPU, kept in a cache.
+
+The cache is `HOST_CUDA_CACHE`, or `verifyscope/host_cuda` in the user's cache folder. A library is
+named by all that it is made of and put in place at once: several processes may share the cache, and
+removing it loses nothing. `CXX` names another compiler than g++.
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from kernels._raw import header_directories
+from verifyscope.errors import Failure
+
+_HERE = Path(__file__).resolve().parent
+_MACHINE = "_host_cuda_block.cpp"
+_SOURCES = (_MACHINE, "_host_cuda.h", "_host_cuda_block.h", "_host_cuda_races.h")
+_FLAGS = ("-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing")
+# What a check finds goes to handlers of ours in the machine: no runtime library is needed.
+_CHECKS = ("-fsanitize=alignment,bounds",)
+
+
+def why_not() -> str | None:
+    """Say why kernels cannot be built for this CPU, fit for a skip; None if they can."""
+    if shutil.which(_compiler()[0]) is None:
+        return f"needs the C++ compiler {_compiler()[0]!r}; install g++ or set CXX"
+    if not any((place / "vector_types.h").exists() for place in header_directories()):
+        return "needs CUDA's headers; install triton, or set CUDA_HOME to a toolkit"
+    return None
+
+
+def library(source: str, name: str, *, options: Sequence[str] = ()) -> Path:
+    """Return the shared library of the kernel `name`, compiled unless it is in the cache.
+
+    options: those of the kernel for a GPU; definitions and header folders mean something here too.
+    """
+    if reason := why_not():
+        raise Failure(reason)
+    text = f'#line 1 "{name}.cu"\n{source}\nHOST_CUDA_ENTRY({name})\n'
+    own = [option for option in options if option.startswith(("-D", "-U", "-I"))]
+    command = (*_command(), *_CHECKS, *own, "-include", "_host_cuda.h")
+
+    def build(folder: Path) -> Path:
+        unit, built = folder / "kernel.cpp", folder / "kernel.so"
+        unit.write_text(text)
+        _compile(name, [*command, "-c", "-o", str(folder / "kernel.o"), str(unit)], folder)
+        _compile(name, [*_link(), "-o", str(built), str(folder / "kernel.o"), machine], folder)
+        return built
+
+    machine = str(_machine())
+    return _kept(f"{_digest(*command, *_link(), _machine_text(), text)}.so", build)
+
+
+def _machine() -> Path:
+    """Return the object file of what all kernels run on."""
+    command = [*_command(), "-c", str(_HERE / _MACHINE), "-o"]
+
+    def build(folder: Path) -> Path:
+        _compile(_MACHINE, [*command, str(folder / "machine.o")], folder)
+        return folder / "machine.o"
+
+    return _kept(f"{_digest(*command, _machine_text())}.o", build)
+
+
+@cache
+def _machine_text() -> str:
+    return "".join((_HERE / source).read_text() for source in _SOURCES)
+
+
+def _compiler() -> list[str]:
+    return shlex.split(os.environ.get("CXX", "")) or ["g++"]
+
+
+def _command() -> list[str]:
+    command = [*_compiler(), *_FLAGS, f"-I{_HERE}"]
+    for place in header_directories():
+        command += ["-isystem", str(place)]
+    return command
+
+
+def _link() -> list[str]:
+    return [*_compiler(), "-shared"]
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+def cache_directory() -> Path:
+    """Return the folder where libraries are kept; it need not exist."""
+    if given := os.environ.get("HOST_CUDA_CACHE"):
+        return Path(given)
+    place = os.environ.get("XDG_CACHE_HOME")
+    return Path(place or Path.home() / ".cache") / "verifyscope/host_cuda"
+
+
+def _kept(name: str, build: Callable[[Path], Path]) -> Path:
+    """Return the file `name` of the cache, made by `build` in a folder of its own if missing."""
+    folder = cache_directory()
+    file = folder / name
+    try:
+        if file.exists():
+            return file
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            build(Path(work)).replace(file)
+    except OSError as error:
+        raise _no_room(folder, error.strerror or str(error)) from error
+    return file
+
+
+def _compile(name: str, command: list[str], folder: Path) -> None:
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"TMPDIR": str(folder)}
+    )
+    if done.returncode == 0:
+        return
+    if "No space left on device" in done.stderr:
+        raise _no_room(folder.parent, "no space left on the device")
+    first = re.search(r"^.*error: .*$", done.stderr, re.MULTILINE)
+    raise ValueError(
+        f"{name} does not compile for a CPU: {first[0] if first else ''}\n{done.stderr}"
+    )
+
+
+def _no_room(folder: Path, reason: str) -> Failure:
+    return Failure(
+        f"cannot keep compiled kernels in {folder}: {reason.lower()}; "
+        f"set HOST_CUDA_CACHE to a folder that can be written to"
+    )

@@ -1,0 +1,54 @@
+"""What the command line hands to its workers, prints and writes: names and numbers, no objects."""
+
+import msgspec
+
+from verifyscope.records import Kind
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """One implementation of an op on one case, by name; `reason` says why it cannot run here."""
+
+    part: str
+    op: str
+    implementation: str
+    kind: Kind | None
+    case: str
+    reason: str | None
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one point: passed, failed or skipped.
+
+    `executed` is cuda, cpu, interpreter (Triton's) or host (CUDA C++ on this CPU); "+ graph" marks
+    the replay of a captured graph. `max_row_error` and `tolerance` are of the output named, the one
+    nearest to its bound; null where nothing came out.
+    """
+
+    part: str
+    op: str
+    implementation: str
+    kind: Kind | None
+    case: str
+    executed: str | None
+    status: str
+    max_row_error: float | None = None
+    tolerance: float | None = None
+    output: str | None = None
+    reason: str | None = None
+
+
+class Unit(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gate builds at once: all cases of one implementation for one capability."""
+
+    op: str
+    implementation: str
+    capability: int
+    long: bool
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which ops and implementations a command line names; empty means all."""
+
+    ops: tuple[str, ...] = ()
+    implementations: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()

@@ -1,0 +1,109 @@
+"""Which points of the registry a command line means, as names."""
+
+from collections.abc import Iterator
+from typing import get_args
+
+from kernels import _execute
+from kernels._compile import gate_cases, is_compiled
+from kernels._points import Point, Selection, Unit
+from kernels._registry import Absent, Case, Implementation, Op, Reason, absent, all_ops, find_op
+from verifyscope.errors import choose
+from verifyscope.records import Kind
+
+
+def points(selection: Selection) -> list[Point]:
+    """Return each implementation and case, with the reason why it cannot be measured here."""
+    device = _execute.device()
+    return [
+        *(
+            _point(implementation, case, implementation.why_not(device, case))
+            for implementation in _implementations(selection)
+            for case in implementation.op.cases
+        ),
+        *_absent_points(selection, tiny=False),
+    ]
+
+
+def checkable(selection: Selection, *, tiny: bool) -> list[Point]:
+    """Return each point that could be checked, with the reason why it cannot be here.
+
+    tiny: only the tiny cases, which are all that is checked without a GPU.
+    """
+    device = _execute.device()
+    tiny = tiny or device.type == "cpu"
+    return [
+        *(
+            _point(implementation, case, _execute.way(implementation, case, device=device).reason)
+            for implementation in _implementations(selection)
+            for case in implementation.op.cases
+            if case.tiny or not tiny
+        ),
+        *_absent_points(selection, tiny=tiny),
+    ]
+
+
+def units(selection: Selection, capabilities: list[int], *, long: bool) -> list[Unit]:
+    """Return what the gate builds: each implementation made of kernels, for each capability."""
+    return [
+        Unit(
+            op=implementation.op.name,
+            implementation=implementation.name,
+            capability=capability,
+            long=long,
+        )
+        for implementation in _implementations(selection)
+        if is_compiled(implementation) and gate_cases(implementation.op, long=long)
+        for capability in capabilities
+        if implementation.serves(capability)
+    ]
+
+
+def _implementations(selection: Selection) -> Iterator[Implementation]:
+    chosen: list[Op] = [find_op(name) for name in selection.ops] or [*all_ops().values()]
+    names = [name for op in chosen for name in op.implementations]
+    names += [missing.name for missing in _absent(selection)]
+    for name in selection.implementations:
+        choose("implementation", name, sorted(set(names)))
+    for kind in selection.kinds:
+        choose("kind", kind, [*get_args(Kind)])
+    for op in chosen:
+        for name, implementation in op.implementations.items():
+            if selection.implementations and name not in selection.implementations:
+                continue
+            if not selection.kinds or implementation.kind in selection.kinds:
+                yield implementation
+
+
+def _absent(selection: Selection) -> Iterator[Absent]:
+    for missing in absent():
+        if not selection.ops or missing.op in selection.ops:
+            yield missing
+
+
+def _absent_points(selection: Selection, *, tiny: bool) -> Iterator[Point]:
+    """Yield a point for each case of a file that cannot be imported, whose kind is not known."""
+    for missing in _absent(selection):
+        if selection.kinds or missing.name not in (selection.implementations or (missing.name,)):
+            continue
+        op = all_ops().get(missing.op)
+        cases = [case.name for case in op.cases if case.tiny or not tiny] if op else ["*"]
+        for case in cases:
+            yield Point(
+                part=op.part if op else "unclassified",
+                op=missing.op,
+                implementation=missing.name,
+                kind=None,
+                case=case,
+                reason=missing.reason,
+            )
+
+
+def _point(implementation: Implementation, case: Case, reason: Reason | None) -> Point:
+    return Point(
+        part=implementation.op.part,
+        op=implementation.op.name,
+        implementation=implementation.name,
+        kind=implementation.kind,
+        case=case.name,
+        reason=reason,
+    )

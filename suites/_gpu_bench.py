@@ -1,0 +1,153 @@
+"""Timing on a GPU: graphs over many input sets, or events behind a flush; warm beside either.
+
+An implementation that cannot be captured is timed eagerly behind a flush and says why. After a
+capture that failed halfway, torch's allocator may be in doubt; rows from then on carry a flag.
+"""
+
+import gc
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from kernels import Implementation, Inputs, Outputs, Prepared, _timing
+from kernels._capture import CaptureFailed
+from kernels._timing import Gpu, InputSets
+from suites._bench import Conditions, Timing
+from verifyscope.records import Cache, Value
+
+
+@dataclass(slots=True)
+class GpuBench:
+    """A GPU behind the calls of `Gpu`."""
+
+    gpu: Gpu
+    device: torch.device = field(init=False)
+    cache_bytes: int | None = field(init=False)
+    in_doubt: str | None = field(init=False, default=None)
+    _flush: _timing.ReadFlush | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.device, self.cache_bytes = self.gpu.device, self.gpu.l2_bytes
+
+    def input_sets(self, *, touched_bytes: float, set_bytes: int) -> InputSets:
+        """Choose by L2 and free memory."""
+        return _timing.input_sets(
+            touched_bytes=touched_bytes,
+            set_bytes=set_bytes,
+            cache_bytes=self.gpu.l2_bytes,
+            free_bytes=self.gpu.free_bytes(),
+        )
+
+    def timings(
+        self,
+        implementation: Implementation,
+        sets: Sequence[Inputs],
+        *,
+        touched_bytes: float,
+        why_flushed: str | None,
+    ) -> tuple[Timing, ...]:
+        """Return a cold or flushed timing, and a warm one where a set fits the L2."""
+        before = self.gpu.allocated_bytes()
+        first = implementation.prepare(sets[0])
+        outputs = first.call()
+        # The inputs are there already; this is what a set needs beside them.
+        beside = self.gpu.allocated_bytes() - before
+        del outputs
+        if why_flushed is None:
+            chosen = self.input_sets(touched_bytes=touched_bytes, set_bytes=beside)
+            why_flushed = chosen.why_flushed
+        why_eager = self.gpu.why_not_capturable(first.call)
+        why_not_warm = why_eager
+        if touched_bytes > self.gpu.l2_bytes:
+            why_not_warm = "one input set is more than the L2"
+        try:
+            if why_flushed or why_eager:
+                main = self._flushed(first, why=why_eager or why_flushed or "")
+                last = first
+            else:
+                walked = [first, *(implementation.prepare(one) for one in sets[1:])]
+                main = self._graph([one.call for one in walked], cache="cold", sets=len(walked))
+                last = walked[-1]
+            if why_not_warm is None:
+                # A walk has pushed out all but its last sets: repeating one of those leaves the
+                # first ones cold for the next walk.
+                calls = _timing.warm_calls(main.timer.sample())
+                return main, self._graph([last.call] * calls, cache="warm", sets=1)
+        except CaptureFailed as error:
+            self.in_doubt = f"after a failed capture of {implementation.id}"
+            main, why_not_warm = self._flushed(first, why=str(error)), str(error)
+        return (replace(main, facts={**main.facts, "why_not_warm": why_not_warm}),)
+
+    def conditions(self) -> AbstractContextManager[Conditions]:
+        """Sample this GPU through NVML."""
+        from verifyscope.conditions import Sampler
+
+        return Sampler(str(torch.cuda.get_device_properties(self.device).uuid))
+
+    def synchronize(self) -> None:
+        """Wait for the device; raise if it is lost."""
+        self.gpu.synchronize()
+
+    def release(self) -> None:
+        """Give the memory of the case before back to the device."""
+        gc.collect()
+        self.gpu.empty_cache()
+
+    def _graph(self, calls: Sequence[Callable[[], Outputs]], *, cache: Cache, sets: int) -> Timing:
+        captured = self.gpu.capture(lambda: [call() for call in calls])
+        captured.replay()
+        facts: dict[str, Value] = {}
+        if captured.node_count is not None:
+            facts["graph_nodes"] = captured.node_count
+
+        def run() -> Sequence[Outputs]:
+            captured.replay()
+            self.gpu.synchronize()
+            return captured.outputs
+
+        return Timing(
+            timer=_timing.GraphTimer(
+                replay=captured.replay, calls=len(calls), stopwatch=self.gpu.stopwatch()
+            ),
+            run=run,
+            clock="cuda-graph",
+            cache=cache,
+            launch="graph",
+            calls=len(calls),
+            sets=sets,
+            facts=facts,
+            holds=tuple(calls),
+        )
+
+    def _flushed(self, ready: Prepared, *, why: str) -> Timing:
+        if self._flush is None:
+            self._flush = _timing.ReadFlush(self.gpu.l2_bytes, self.device)
+        flush, watch = self._flush, self.gpu.stopwatch()
+        pass_s = min(watch.seconds(flush, before=flush) for _ in range(3))
+        enqueue_s = _timing.enqueue_seconds(ready.call, synchronize=self.gpu.synchronize)
+        passes, hidden = _timing.flush_passes(enqueue_s=enqueue_s, pass_s=pass_s)
+
+        def run() -> Sequence[Outputs]:
+            outputs = ready.call()
+            self.gpu.synchronize()
+            return [outputs]
+
+        return Timing(
+            timer=_timing.FlushedTimer(
+                call=ready.call, flush=flush, passes=passes, stopwatch=watch
+            ),
+            run=run,
+            clock="cuda-events",
+            cache="flushed",
+            launch="eager",
+            calls=1,
+            sets=1,
+            facts={
+                "why_flushed": why,
+                "flush_passes": passes,
+                "launch_hidden": hidden,
+                "resolution_s": _timing.EVENT_RESOLUTION_S,
+            },
+        )

@@ -1,0 +1,1 @@
+"""Tests, a package so that one may import what others share."""

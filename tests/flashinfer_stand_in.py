@@ -1,0 +1,243 @@
+"""FlashInfer as 0.6.18 and 0.7.4 declare it, computed in torch on the CPU from the plan alone.
+
+`library(version)` returns a module to put in `sys.modules`. Its paged prefill has the signatures of
+the wheels (tests compare them where one is installed), packs and reads mask bits as the kernels do,
+and gives what they give: LSE in base 2, an empty row at -5e4 before 0.7 and at -inf from then on.
+The class keeps its wrappers in `made`, and each of them its calls and their keywords in `calls`.
+"""
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Collection, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+Given = Mapping[str, Any]
+
+_INIT = {
+    "kv_layout": "NHD",
+    "use_cuda_graph": False,
+    "qo_indptr_buf": None,
+    "paged_kv_indptr_buf": None,
+    "paged_kv_indices_buf": None,
+    "paged_kv_last_page_len_buf": None,
+    "custom_mask_buf": None,
+    "mask_indptr_buf": None,
+    "backend": "auto",
+    "jit_args": None,
+    "jit_kwargs": None,
+}
+_PLAN_NEEDS = (
+    "qo_indptr",
+    "paged_kv_indptr",
+    "paged_kv_indices",
+    "paged_kv_last_page_len",
+    "num_qo_heads",
+    "num_kv_heads",
+    "head_dim_qk",
+    "page_size",
+)
+_PLAN = {
+    "head_dim_vo": None,
+    "custom_mask": None,
+    "packed_custom_mask": None,
+    "causal": False,
+    "pos_encoding_mode": "NONE",
+    "use_fp16_qk_reduction": False,
+    "sm_scale": None,
+    "window_left": -1,
+    "logits_soft_cap": None,
+    "rope_scale": None,
+    "rope_theta": None,
+    "q_data_type": "float16",
+    "kv_data_type": None,
+    "o_data_type": None,
+    "non_blocking": True,
+    "prefix_len_ptr": None,
+    "token_pos_in_items_ptr": None,
+    "token_pos_in_items_len": 0,
+    "max_item_len_ptr": None,
+    "seq_lens": None,
+    "seq_lens_q": None,
+    "block_tables": None,
+    "max_token_per_sequence": None,
+    "max_sequence_kv": None,
+    "fixed_split_size": None,
+    "disable_split_kv": False,
+}
+_RUN = {
+    "q_scale": None,
+    "k_scale": None,
+    "v_scale": None,
+    "out": None,
+    "lse": None,
+    "return_lse": False,
+    "enable_pdl": None,
+    "window_left": None,
+    "sinks": None,
+    "kv_cache_sf": None,
+    "skip_softmax_threshold_scale_factor": None,
+    "use_fp16_softmax": None,
+    "uses_spcompress": None,
+}
+_SINCE_0_7: Mapping[str, Given] = {
+    "__init__": {"variant_owns_mask": False, "max_total_num_rows": None},
+    "plan": {"uniform_q_len": None, "use_token_head_sf": False},
+    "run": {"lse_base": "log2", "lse_layout": "NH"},
+}
+
+
+def library(
+    version: str, *, without: Collection[str] = (), asks_for: Collection[str] = ()
+) -> ModuleType:
+    """Return a module `flashinfer`.
+
+    without: arguments that no function takes. asks_for: ones that `plan` cannot do without.
+    """
+    newer: Mapping[str, Given] = {} if version.startswith("0.6") else _SINCE_0_7
+
+    def method(name: str, needs: Collection[str], options: Given, body: _Body) -> _Method:
+        options = {**options, **newer.get(name, {})}
+        taken = {key: value for key, value in options.items() if key not in without}
+        return _method(name, needs, taken, body)
+
+    module = ModuleType("flashinfer")
+    wrapper = type(
+        "BatchPrefillWithPagedKVCacheWrapper",
+        (),
+        {
+            "made": [],
+            "infinity": 5e4 if version.startswith("0.6") else math.inf,
+            "__init__": method("__init__", ("float_workspace_buffer",), _INIT, _init),
+            "plan": method("plan", (*_PLAN_NEEDS, *asks_for), _PLAN, _plan),
+            "run": method("run", ("q", "paged_kv_cache", "*args"), _RUN, _run),
+            "reset_workspace_buffer": method(
+                "reset", ("float_workspace_buffer", "int_workspace_buffer"), {}, _reset
+            ),
+        },
+    )
+    vars(module).update(
+        __version__=version,
+        BatchPrefillWithPagedKVCacheWrapper=wrapper,
+        segment_packbits=segment_packbits,
+    )
+    return module
+
+
+def segment_packbits(
+    x: torch.Tensor, indptr: torch.Tensor, bitorder: str = "big"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pack each segment of bools, padded to a byte; return the bytes and where segments begin."""
+    ends = indptr.tolist()
+    packed = [
+        np.packbits(x[start:end].numpy(), bitorder="little" if bitorder == "little" else "big")
+        for start, end in itertools.pairwise(ends)
+    ]
+    starts = np.cumsum([0, *(len(segment) for segment in packed)])
+    return torch.from_numpy(np.concatenate(packed)), torch.from_numpy(starts).int()
+
+
+_Body = Callable[..., object]
+_Method = Callable[..., object]
+
+
+def _method(name: str, needs: Collection[str], options: Given, body: _Body) -> _Method:
+    kinds = inspect.Parameter
+    rest = kinds.KEYWORD_ONLY if "*args" in needs else kinds.POSITIONAL_OR_KEYWORD
+    parameters = [kinds("self", kinds.POSITIONAL_OR_KEYWORD)]
+    for need in needs:
+        kind = kinds.VAR_POSITIONAL if need.startswith("*") else kinds.POSITIONAL_OR_KEYWORD
+        parameters.append(kinds(need.lstrip("*"), kind))
+    parameters += [kinds(key, rest, default=value) for key, value in options.items()]
+    signature = inspect.Signature(parameters)
+
+    def call(*args: object, **kwargs: object) -> object:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = dict(bound.arguments)
+        self = given.pop("self")
+        vars(self).setdefault("calls", []).append((name, kwargs))
+        return body(self, given)
+
+    vars(call)["__signature__"] = signature
+    return call
+
+
+def _init(self: Any, given: Given) -> None:
+    self.made.append(self)
+    self.created, self._backend, self._plan_info = given, given["backend"], None
+    if given["use_cuda_graph"]:
+        for name in ("qo_indptr", "paged_kv_indptr", "paged_kv_indices", "paged_kv_last_page_len"):
+            if given[f"{name}_buf"] is None:
+                raise ValueError(f"{name}_buf should be a torch.Tensor in CUDA graph mode")
+
+
+def _reset(self: Any, given: Given) -> None:
+    self.reset = given
+
+
+def _plan(self: Any, given: Given) -> None:
+    queries = given["qo_indptr"].diff()
+    whole_pages = given["paged_kv_indptr"].diff() - 1
+    kv_lens = whole_pages * given["page_size"] + given["paged_kv_last_page_len"]
+    bits = torch.cat([torch.zeros(1, dtype=torch.int32), (queries * kv_lens).cumsum(0)])
+    lists = {name: given[name] for name in _PLAN_NEEDS[:4]}
+    # packed_custom_mask is not served: with it the wheels keep `bits` where bytes are meant.
+    lists["custom_mask"], lists["mask_indptr"] = segment_packbits(
+        given["custom_mask"], bits, bitorder="little"
+    )
+    if self.created["use_cuda_graph"]:
+        lists = {name: _kept(self.created[f"{name}_buf"], part) for name, part in lists.items()}
+    self.planned, self.lists = given, lists
+    self._plan_info = [0, 0, 0, 16]
+
+
+def _kept(buffer: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    if len(part) > len(buffer) or part.dtype != buffer.dtype:
+        raise ValueError(f"a buffer of {len(buffer)} does not hold {len(part)}")
+    buffer[: len(part)] = part
+    return buffer
+
+
+def _run(self: Any, given: Given) -> object:
+    q, (k_cache, v_cache) = given["q"], given["paged_kv_cache"]
+    if not q.dtype == self.planned["q_data_type"] == self.planned["kv_data_type"] == k_cache.dtype:
+        raise ValueError("the dtypes of plan and run differ")
+    out, lse = given["out"], given["lse"]
+    ends = self.lists["qo_indptr"].tolist()
+    for request in range(len(ends) - 1):
+        rows = slice(ends[request], ends[request + 1])
+        out[rows], lse[rows] = attend(self, request, q[rows], k_cache, v_cache)
+    if given.get("lse_base") == "ln":
+        lse *= math.log(2)
+    return (out, lse) if given["return_lse"] else out
+
+
+def attend(
+    self: Any, request: int, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute one request from what was planned; LSE in base 2."""
+    plan, lists = self.planned, self.lists
+    first, last = lists["paged_kv_indptr"][request : request + 2].tolist()
+    kv_len = (last - first - 1) * plan["page_size"] + int(lists["paged_kv_last_page_len"][request])
+    pages = lists["paged_kv_indices"][first:last].long()
+    group = plan["num_qo_heads"] // plan["num_kv_heads"]
+    k, v = (
+        cache[pages].flatten(0, 1)[:kv_len].double().repeat_interleave(group, dim=1)
+        for cache in (k_cache, v_cache)
+    )
+    # Bit n of the request, counted over all its rows, in byte n / 8 from where the request begins.
+    bit = torch.arange(len(q) * kv_len).reshape(len(q), 1, kv_len)
+    begin = int(lists["mask_indptr"][request])
+    visible = (lists["custom_mask"][begin + bit // 8] >> (bit % 8)) & 1 == 1
+    score = torch.einsum("thd,nhd->thn", q.double(), k) * plan["sm_scale"] / math.log(2)
+    score = torch.where(visible, score, -math.inf)
+    lse = (score * math.log(2)).logsumexp(-1) / math.log(2)
+    weight = torch.where(lse[..., None] == -math.inf, 0.0, torch.exp2(score - lse[..., None]))
+    out = torch.einsum("thn,nhd->thd", weight, v)
+    empty = torch.tensor(-self.infinity + (math.log2(kv_len) if self.infinity < math.inf else 0))
+    return out.to(q.dtype), torch.where(lse == -math.inf, empty, lse).float()

@@ -1,0 +1,433 @@
+"""The steps of `make gpu` without a GPU: each failure is contained, named and in the table."""
+
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suites import _steps, bench, dram_bytes, gpu, wheels
+from suites._steps import Outcome, Step
+from verifyscope import driver
+from verifyscope.errors import Failure
+
+_BARE = (sys.executable, "-I", "-S")  # starts in a blink, also on a busy machine
+
+
+def _step(name: str, code: str, **fields: Any) -> Step:
+    fields = {"limit_s": 30.0, "least_s": 0.01} | fields
+    return Step(name=name, command=(*_BARE, "-c", code), **fields)
+
+
+def _run(steps: Sequence[Step], folder: Path, **fields: Any) -> dict[str, Outcome]:
+    outcomes = _steps.run(steps, folder=folder, **({"budget_s": 60.0} | fields))
+    assert [outcome.name for outcome in outcomes] == [step.name for step in steps]
+    return {outcome.name: outcome for outcome in outcomes}
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_steps, "_GRACE_S", 0.3)
+
+
+def test_every_kind_of_end_is_named_and_none_hides_the_next(tmp_path: Path) -> None:
+    hang = "import signal, time\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\ntime.sleep(60)"
+    found = _run(
+        [
+            _step("passes", "print('fine')"),
+            _step("fails", "import sys; print('2 of 9 rows are wrong'); sys.exit(1)"),
+            _step("crashes", "import os; os.kill(os.getpid(), 11)"),
+            _step("raises", "raise ValueError('the reason')"),
+            _step("hangs", hang, limit_s=0.5),
+            _step("is too long", "import time; time.sleep(60)", limit_s=0.5),
+            Step(name="is no program", command=("/absent/program",), limit_s=5),
+            _step("lacks a package", "", packages=("torch", "cupy")),
+            _step("lacks a program", "", programs=("ncu",)),
+            _step("is refused", "import sys; sys.exit('Error: ERR_NVGPUCTRPERM here')",
+                  skip_words=("ERR_NVGPUCTRPERM",)),
+            _step("has nothing to do", "import sys; sys.exit(5)", skip_statuses={5: "no test"}),
+            _step("passes at the end", "print('fine')"),
+        ],
+        tmp_path,
+        missing=frozenset({"cupy", "ncu"}),
+    )  # fmt: skip
+    assert {name: (o.result, o.reason) for name, o in found.items()} == {
+        "passes": ("passed", ""),
+        "fails": ("failed", "exit status 1: 2 of 9 rows are wrong"),
+        "crashes": ("failed", "ended by SIGSEGV"),
+        "raises": ("failed", "exit status 1: ValueError: the reason"),
+        "hangs": ("failed", "ended after 0.5 s, its limit"),
+        "is too long": ("failed", "ended after 0.5 s, its limit"),
+        "is no program": ("failed", "/absent/program: No such file or directory"),
+        "lacks a package": ("skipped", "needs cupy"),
+        "lacks a program": ("skipped", "needs ncu"),
+        "is refused": ("skipped", "Error: ERR_NVGPUCTRPERM here"),
+        "has nothing to do": ("skipped", "no test"),
+        "passes at the end": ("passed", ""),
+    }
+    assert found["hangs"].seconds < 10
+    assert (tmp_path / "logs" / "01-passes.txt").read_text() == "fine\n"
+
+
+def test_a_step_that_is_ended_may_keep_what_it_has(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    code = (
+        "import time, pathlib\n"
+        "try: time.sleep(60)\n"
+        f"except KeyboardInterrupt: pathlib.Path({str(kept)!r}).write_text('kept')"
+    )
+    found = _run([_step("long", code, limit_s=1.5)], tmp_path)
+    assert found["long"].result == "failed"
+    assert kept.read_text() == "kept"
+
+
+def test_children_of_a_step_end_with_it_even_in_sessions_of_their_own(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    child = "import time, signal; signal.signal(2, signal.SIG_IGN); time.sleep(60)"
+    code = (
+        "import subprocess, sys, pathlib, time\n"
+        "same = subprocess.Popen([sys.executable, '-I', '-S', '-c', sys.argv[1]])\n"
+        "own = subprocess.Popen([sys.executable, '-I', '-S', '-c', sys.argv[1]],\n"
+        "                       start_new_session=True)\n"
+        "pathlib.Path(sys.argv[2]).write_text(f'{same.pid} {own.pid}')\n"
+        "time.sleep(float(sys.argv[3]))"
+    )
+    for sleeps, limit in (("60", 2.0), ("0", 30.0)):
+        pids.unlink(missing_ok=True)
+        command = (*_BARE, "-c", code, child, str(pids), sleeps)
+        _run([Step(name="family", command=command, limit_s=limit, least_s=0.01)], tmp_path)
+        for pid in map(int, pids.read_text().split()):
+            assert _gone(pid), f"{pid} lives after a step that slept {sleeps} s"
+
+
+def _gone(pid: int) -> bool:
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_the_budget_is_shared_and_time_is_kept_for_later_steps(tmp_path: Path) -> None:
+    sleep = "import time; time.sleep(60)"
+    found = _run(
+        [
+            _step("greedy", sleep, limit_s=60),
+            _step("next", "print('fine')", least_s=2.0),
+            _step("never", "print('fine')", least_s=1000.0),
+        ],
+        tmp_path,
+        budget_s=1005.0,
+    )
+    assert found["greedy"].result == "failed"
+    assert "no time left for more" in found["greedy"].reason
+    assert found["next"].result == "passed"
+    assert found["never"].result == "skipped"
+    assert found["never"].reason == "no time left"
+
+
+def test_data_on_stdout_goes_to_its_own_file_and_is_read_for_the_reason(tmp_path: Path) -> None:
+    code = "import sys; print('row'); print('talk', file=sys.stderr); sys.exit(3)"
+    found = _run([_step("table", code, output="table.txt")], tmp_path)
+    assert (tmp_path / "table.txt").read_text() == "row\n"
+    assert (tmp_path / "logs" / "01-table.txt").read_text() == "talk\n"
+    assert found["table"].reason == "exit status 3: row"
+
+
+def test_outcomes_are_told_one_by_one_and_after_an_interruption(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+
+    def after(outcomes: Sequence[Outcome]) -> None:
+        seen.append([f"{o.name} {o.result}" for o in outcomes])
+        if len(outcomes) == 1 and outcomes[0].result == "passed":
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _run(
+                [_step("first", ""), _step("second", "import time; time.sleep(60)")],
+                tmp_path,
+                after=after,
+            )
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert seen == [["first passed"], ["first passed", "second failed"]]
+
+
+def test_the_table_is_markdown_and_keeps_its_columns() -> None:
+    text = _steps.table(
+        [
+            Outcome(name="a", result="passed", seconds=1.25),
+            Outcome(name="b", result="failed", seconds=61, reason="one | two"),
+            Outcome(name="c", result="skipped", reason="needs ncu"),
+        ]
+    )
+    lines = text.splitlines()
+    assert lines[0].split() == ["|", "step", "|", "result", "|", "seconds", "|", "reason", "|"]
+    assert {line.count("|") for line in lines} == {5}
+    assert len({len(line) for line in lines}) == 1
+    assert "| 61.0 | one / two" in " ".join(lines[3].split())
+
+
+def _fake_machine(monkeypatch: pytest.MonkeyPatch, steps: list[Step]) -> None:
+    found = driver.Found(cuda=13000, gpus=("NVIDIA H200",))
+    monkeypatch.setattr(driver, "look", lambda: found)
+    monkeypatch.setattr(wheels, "FOLDER", Path("absent"))
+    monkeypatch.setattr(gpu, "steps", lambda folder, gpus, entry: steps)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+
+
+def test_exactly_four_files_are_left_whatever_happens(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _fake_machine(
+        monkeypatch, [_step("good", "print('fine')"), _step("bad", "raise SystemExit(1)")]
+    )
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    assert gpu.main() == 1
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        *("records.jsonl", "report.md", "run.tar.gz", "steps.md")
+    ]
+    assert "No report was built" in (tmp_path / "out" / "report.md").read_text()
+    with tarfile.open(tmp_path / "out" / "run.tar.gz") as archive:
+        names = archive.getnames()
+    assert {"run/logs/01-good.txt", "run/logs/02-bad.txt", "run/steps.md"} <= set(names)
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[0].startswith(("Missing: ", "Nothing is missing"))
+    assert (tmp_path / "out" / "steps.md").read_text() in shown
+
+
+def test_records_and_report_of_the_steps_are_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = driver.Found(cuda=13000, gpus=("NVIDIA H200",))
+    monkeypatch.setattr(driver, "look", lambda: found)
+    monkeypatch.setattr(wheels, "FOLDER", Path("absent"))
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+
+    def steps(folder: Path, gpus: object, entry: object) -> list[Step]:
+        write = (
+            "import pathlib, sys; f = pathlib.Path(sys.argv[1]); "
+            "(f / 'report').mkdir(); (f / 'report' / 'report.md').write_text('# A report'); "
+            "(f / 'records.jsonl').write_text('a line'); (f / 'samples.jsonl').write_text('b')"
+        )
+        command = (sys.executable, "-c", write, str(folder))
+        return [Step(name="writes", command=command, limit_s=30, least_s=0.01)]
+
+    monkeypatch.setattr(gpu, "steps", steps)
+    monkeypatch.setenv("OUT", str(tmp_path))
+    assert gpu.main() == 0
+    assert (tmp_path / "report.md").read_text() == "# A report"
+    assert (tmp_path / "records.jsonl").read_text() == "a line"
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_without_out_a_new_folder_under_runs_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _fake_machine(monkeypatch, [_step("good", "")])
+    monkeypatch.delenv("OUT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert gpu.main() == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.endswith("-gpu")
+    assert len(list(folder.iterdir())) == 4
+
+
+def test_an_unwritable_place_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _fake_machine(monkeypatch, [])
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OUT", str(tmp_path / "file" / "out"))
+    assert gpu.main() == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_without_a_gpu_it_says_so_in_one_line_and_exits_2() -> None:
+    if driver.look() is not None:
+        pytest.skip("this machine has a GPU")
+    done = subprocess.run([sys.executable, "-m", "suites.gpu"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "no NVIDIA GPU" in done.stderr
+
+
+def test_until_the_steps_run_only_the_standard_library_is_imported() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import suites.gpu, verifyscope.install\n"
+        "own = ('suites', 'verifyscope')\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before} - set(own)\n"
+        "foreign = new - set(sys.stdlib_module_names)\n"
+        "sys.exit(repr(foreign) if foreign else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_first_line_names_what_is_missing_and_what_that_costs(tmp_path: Path) -> None:
+    planned = gpu.steps(tmp_path, ("NVIDIA H200",), "h200")
+    line = gpu.first_line(frozenset({"ncu", "cupy"}), planned, "(said)")
+    assert line == (
+        "Missing: cupy (no CuPy rows); ncu (skips DRAM bytes against touched bytes (ncu)). (said)"
+    )
+    assert gpu.first_line(frozenset(), planned) == "Nothing is missing: every step can run."
+
+
+def test_the_limits_of_the_steps_fit_the_nine_minutes(tmp_path: Path) -> None:
+    planned = gpu.steps(tmp_path, ("NVIDIA H200",), "h200")
+    least_s = sum(step.least_s + 3 * 3.0 for step in planned)
+    assert least_s < gpu.BUDGET_S < 540 - 3 * 3.0
+    assert all(step.least_s <= step.limit_s for step in planned)
+    assert len({step.name for step in planned}) == len(planned)
+
+
+@pytest.mark.parametrize("gpus", [(), ("NVIDIA H200",), ("NVIDIA H200", "NVIDIA H200")])
+def test_the_commands_of_both_jobs_exist(tmp_path: Path, gpus: tuple[str, ...]) -> None:
+    planned = [*bench.steps(tmp_path, gpus), *gpu.steps(tmp_path, gpus, "h200")]
+    for step in planned:
+        modules = [b for a, b in zip(step.command, step.command[1:], strict=False) if a == "-m"]
+        module = modules[-1] if "pytest" not in modules else "pytest"
+        path = Path(*module.split("."))
+        exists = path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+        assert exists or module == "pytest", module
+
+
+def test_the_sweep_of_the_main_job_uses_gpus_where_there_are_several(tmp_path: Path) -> None:
+    def sweep(*gpus: str) -> str:
+        return " ".join(bench.steps(tmp_path, gpus)[0].command)
+
+    assert "--gpus 8 --backend gloo" in sweep()
+    assert "--gpus 8 --backend gloo" in sweep("NVIDIA H200")
+    assert "--gpus 2 --model" in sweep("NVIDIA H200", "NVIDIA H200")
+
+
+_NCU_CSV = """==PROF== Connected to process 12
+# once triton long 3000000
+==PROF== Disconnected
+"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
+"0","12","_split","dram__bytes_read.sum","byte","2,900,000"
+"0","12","_split","dram__bytes_write.sum","byte","40,000"
+"1","12","_merge","dram__bytes_read.sum","byte","50,000"
+"1","12","_merge","dram__bytes_write.sum","byte","1,000"
+"""
+
+
+def test_dram_bytes_are_summed_over_the_kernels_of_a_call() -> None:
+    assert dram_bytes.parse(_NCU_CSV) == (2_950_000, 41_000)
+    with pytest.raises(Failure, match="Mbyte"):
+        dram_bytes.parse(_NCU_CSV.replace('"byte"', '"Mbyte"'))
+
+
+@pytest.mark.parametrize(
+    ("moved", "right"), [(100, True), (104.9, True), (105.1, False), (95.1, True), (94.9, False)]
+)
+def test_moved_bytes_within_5_percent_are_right(moved: float, right: bool) -> None:
+    counted = dram_bytes.Counted(
+        op="a", implementation="b", case="c", touched=100, read=moved - 10, written=10
+    )
+    assert counted.right is right
+
+
+def test_the_driver_is_asked_without_any_package(tmp_path: Path) -> None:
+    source = tmp_path / "nvml.c"
+    source.write_text(
+        "#include <string.h>\n"
+        "int nvmlInit_v2(void) { return STATUS; }\n"
+        "int nvmlShutdown(void) { return 0; }\n"
+        "int nvmlDeviceGetCount_v2(unsigned *n) { *n = COUNT; return 0; }\n"
+        "int nvmlSystemGetCudaDriverVersion_v2(int *v) { *v = 12080; return 0; }\n"
+        "int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) { *h = (void*)1; return 0; }\n"
+        'int nvmlDeviceGetName(void *h, char *s, unsigned n) { strncpy(s, "NVIDIA L40S", n); '
+        "return 0; }\n"
+    )
+
+    def look(name: str, status: int, count: int) -> driver.Found | None:
+        library = tmp_path / name
+        flags = [f"-DSTATUS={status}", f"-DCOUNT={count}"]
+        subprocess.run(["gcc", "-shared", "-fPIC", *flags, "-o", library, source], check=True)
+        return driver.look(str(library))
+
+    assert look("two.so", 0, 2) == driver.Found(cuda=12080, gpus=("NVIDIA L40S", "NVIDIA L40S"))
+    assert look("none.so", 0, 0) is None
+    assert look("broken.so", 18, 2) is None
+    assert driver.look(str(tmp_path / "absent.so")) is None
+
+
+def _wheel(folder: Path, name: str, module: str) -> Path:
+    """Write a wheel of one module, as `make wheels` would load it."""
+    import zipfile
+
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{module}.py", "")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: x\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def test_only_what_this_python_lacks_is_installed_from_the_wheels(tmp_path: Path) -> None:
+    folder, site = tmp_path / "wheels", tmp_path / "site"
+    folder.mkdir()
+    assert "make wheels" in wheels.install_missing(site, folder)
+    _wheel(folder, "PyTest", "planted_pytest")
+    assert wheels.install_missing(site, folder) == "(Nothing of .wheels/ was needed.)"
+    assert not site.exists()
+    _wheel(folder, "absent_here", "absent_here")
+    said = wheels.install_missing(site, folder)
+    assert said == "(1 of 2 wheels installed from .wheels/.)"
+    assert (site / "absent_here.py").exists()
+    assert not (site / "planted_pytest.py").exists()
+    (folder / "broken_here-1.0-py3-none-any.whl").write_text("no wheel")
+    assert "could not be installed" in wheels.install_missing(tmp_path / "other", folder)
+
+
+def test_the_wheels_are_asked_for_one_python_and_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[list[str]] = []
+
+    def pip(command: list[str]) -> subprocess.CompletedProcess[bytes]:
+        asked.append(command)
+        (Path(command[command.index("--dest") + 1]) / f"x{len(asked)}.whl").write_bytes(b"1")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", pip)
+    monkeypatch.setattr(wheels, "FOLDER", tmp_path / ".wheels")
+    assert wheels.main(["--python", "3.12", "--machine", "aarch64"]) == 0
+    assert "2 wheels for Python 3.12" in capsys.readouterr().out
+    assert all("cp312" in command and "manylinux_2_28_aarch64" in command for command in asked)
+    assert "flashinfer-python==0.6.18.post1" in asked[1]
+    assert "--no-deps" in asked[1]
+    assert "--no-deps" not in asked[0]
+    monkeypatch.setattr(wheels, "LIMIT_BYTES", 1)
+    assert wheels.main(["--python", "3.12"]) == 1
+
+
+@pytest.mark.parametrize("given", ["3.9", "312", "python3", ""])
+def test_a_python_that_is_none_is_a_usage_error(given: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        wheels.main(["--python", given])
+    assert ended.value.code == 2
+
+
+def test_the_runner_leaves_no_mark_in_this_process() -> None:
+    assert _steps._MARK not in os.environ

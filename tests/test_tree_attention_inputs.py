@@ -1,0 +1,226 @@
+"""Tree attention before a kernel runs: reference, inputs, cost, cases, tile tables, bad input."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernels import Case, _execute, _target, _trees
+from kernels import tree_attention as op
+from kernels import tree_attention_cupy as _cupy  # noqa: F401  # adds an implementation
+from kernels import tree_attention_sdpa as _sdpa  # noqa: F401  # adds an implementation
+from kernels import tree_attention_triton as in_triton
+from kernels._splits import split_count
+
+DEVICE = _execute.device()
+ALL = ("torch", "sdpa", "triton", "cupy")
+
+
+def problem(
+    lengths: Sequence[int] = (11,),
+    words: Sequence[Sequence[int]] | None = None,
+    *,
+    tokens: int = 4,
+    heads: tuple[int, int] = (2, 1),
+) -> dict[str, Any]:
+    """Draw a small problem: by default one request, two heads of 16 dims; pages of 4."""
+    if words is None:
+        words = [_trees.mask_words(_trees.tree("eagle4", tokens))] * len(lengths)
+    return dict(
+        op.draw(
+            lengths=lengths,
+            words=words,
+            page_size=4,
+            heads=heads,
+            head_dim=16,
+            dtype=torch.bfloat16,
+            device=DEVICE,
+        )
+    )
+
+
+def test_the_reference_equals_a_softmax_written_out() -> None:
+    inputs = problem([2], tokens=3, heads=(1, 1))
+    inputs["scale"] = 0.5
+    q = inputs["q"][:, 0].double()
+    key = torch.arange(5)
+    at = inputs["page_table"][0].long().cpu()[key // 4], key % 4
+    k, v = (inputs[name].cpu()[at][:, 0].double() for name in ("k_cache", "v_cache"))
+    got = op.reference(**inputs)
+    words = _trees.mask_words(_trees.tree("eagle4", 3))
+    for row in range(3):
+        seen = [0, 1, *(2 + draft for draft in range(3) if words[row] >> draft & 1)]
+        weights = [math.exp(0.5 * float(q[row].cpu() @ k[n])) for n in seen]
+        want = sum(w * v[n] for w, n in zip(weights, seen, strict=True)) / sum(weights)
+        torch.testing.assert_close(got["out"][row, 0].cpu(), want, rtol=1e-12, atol=1e-12)
+        assert float(got["lse"][row, 0]) == pytest.approx(math.log(sum(weights)), abs=1e-12)
+
+
+def test_inputs_are_the_same_on_every_call_and_another_seed_keeps_their_places() -> None:
+    case = next(case for case in op.OP.cases if case.tiny and case.number("requests") == 2)
+    one, same = (op.inputs(case, DEVICE) for _ in range(2))
+    other = op.inputs(dataclasses.replace(case, seed=1), DEVICE)
+    for name, value in one.items():
+        if not isinstance(value, torch.Tensor):
+            assert value == same[name] == other[name]
+            continue
+        again, changed = same[name], other[name]
+        assert isinstance(again, torch.Tensor)
+        assert isinstance(changed, torch.Tensor)
+        assert torch.equal(value.nan_to_num(), again.nan_to_num())
+        assert torch.equal(value.nan_to_num(), changed.nan_to_num()) is (value.dtype == torch.int32)
+        assert torch.equal(value.isnan(), changed.isnan())
+
+
+def test_pages_are_used_once_and_the_rest_of_the_table_names_none() -> None:
+    inputs = problem([5, 13, 0])
+    table, pages = inputs["page_table"], len(inputs["k_cache"])
+    used = [table[request, :count].tolist() for request, count in enumerate((3, 5, 1))]
+    flat = [page for one in used for page in one]
+    assert len(set(flat)) == 9
+    assert all(0 <= page < pages for page in flat)
+    assert flat != sorted(flat)
+    tails = [table[request, count:] for request, count in enumerate((3, 5, 1))]
+    assert all(tail.numel() >= 2 for tail in tails)
+    assert all(((tail < 0) | (tail >= pages)).all() for tail in tails)
+    unused = [page for page in range(pages) if page not in flat]
+    assert inputs["k_cache"][unused].isnan().all()
+    assert inputs["k_cache"][table[0, 2], 1:].isnan().all()  # 9 keys: one in the third page
+    assert not inputs["k_cache"][table[0, 2], :1].isnan().any()
+
+
+def test_cost_counts_each_key_once_and_what_the_masks_let_through() -> None:
+    inputs = problem([5, 13], [[0b1, 0b11, 0b101], [0b1, 0b11, 0b111]], heads=(4, 2))
+    cost = op.cost(inputs)
+    keys = 8 + 16
+    cache_bytes = 2 * keys * 2 * 16 * 2  # k and v, key heads, dims, bytes
+    q_bytes = 6 * 4 * 16 * 2
+    cells = 2 + 4  # of the page table
+    assert cost.read_bytes == cache_bytes + q_bytes + 4 * (cells + 2 + 6)
+    assert cost.written_bytes == q_bytes + 4 * 6 * 4
+    assert cost.flops == 4 * 16 * 4 * (3 * 5 + 5 + 3 * 13 + 6)
+
+
+def test_cost_takes_no_notice_of_the_pool_around() -> None:
+    inputs = problem([5])
+    large = dict(inputs)
+    large["k_cache"] = torch.cat([inputs["k_cache"]] * 3)
+    assert op.cost(large) == op.cost(inputs)
+
+
+def test_one_token_stands_beside_every_other_number_of_tokens() -> None:
+    def rest(case: Case) -> tuple[object, ...]:
+        dims = {name: dim for name, dim in case.dims.items() if name not in ("rows", "tree")}
+        return (*dims.items(), case.dtype)
+
+    measured = [case for case in op.OP.cases if not case.tiny]
+    single = {rest(case) for case in measured if case.dims["rows"] == 1}
+    assert {case.name for case in measured if rest(case) not in single} == set()
+    for axis, wanted in (
+        ("rows", {1, 2, 3, 4, 6, 8, 12, 16}),
+        ("requests", {1, 2, 4, 8, 16}),
+        ("context", {0, 1, 127, 1024, 8192, 32768, 131072}),
+        ("page", {1, 16, 64}),
+        ("head_dim", {64, 128, 256}),
+    ):
+        assert {case.dims[axis] for case in measured} == wanted
+
+
+@pytest.mark.parametrize("capability", [80, 89, 90, 100, 120])
+def test_the_gate_builds_every_entry_of_the_tile_tables(capability: int) -> None:
+    small = capability in (89, 120)
+    table = in_triton._SMALL_TILES if small else in_triton._LARGE_TILES
+    built = set()
+    with _target.compiling_for(capability):
+        for case in op.OP.gate_cases:
+            group = case.number("q_heads") // case.number("kv_heads")
+            rows = case.number("rows") * group
+            entry = in_triton.tile_for(shape_with(rows=rows, head_dim=case.number("head_dim")))
+            built |= {key for key, tile in table.items() if tile is entry}
+    assert built == set(table)
+
+
+def shape_with(*, rows: int, head_dim: int = 128, requests: int = 1, width: int = 8) -> op.Shape:
+    return op.Shape(
+        requests=requests,
+        tokens=1,
+        q_heads=rows,
+        kv_heads=1,
+        head_dim=head_dim,
+        page_size=16,
+        width=width,
+    )
+
+
+@given(st.integers(1, 5000), st.integers(0, 10**6), st.integers(1, 1024), st.integers(1, 600))
+def test_parts_fill_a_gpu_at_most_once_and_are_never_too_small(
+    blocks: int, most_keys: int, least_keys: int, slots: int
+) -> None:
+    count = split_count(blocks=blocks, most_keys=most_keys, least_keys=least_keys, slots=slots)
+    assert count >= 1
+    assert count == 1 or count * blocks <= slots
+    assert count == 1 or (count - 1) * least_keys < most_keys
+
+
+def test_one_request_of_a_long_context_is_cut_into_as_many_parts_as_there_are_places() -> None:
+    shape = shape_with(rows=8, width=2048)  # 32k keys
+    tile = in_triton.Tile(rows=16, keys=32, warps=4, stages=5, blocks_per_sm=2)
+    assert in_triton.split_for(shape, tile, sms=188) == in_triton.Split(count=376, least_keys=64)
+    assert in_triton.split_for(shape_with(rows=8, width=2), tile, sms=188).count == 1
+
+
+# --- bad input ---
+
+
+def bad(**changed: Any) -> dict[str, Any]:
+    return problem() | changed
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"draft_tokens": 33}, "draft_tokens is 33: give 1 to 32"),
+        ({"draft_tokens": 3}, r"mask_words is \(1, 4\): give \[1, 3\]"),
+        ({"q": torch.zeros(4, 2, 16)}, "all bfloat16 or all float16"),
+        ({"q": torch.zeros(4, 16, dtype=torch.bfloat16)}, r"q is \(4, 16\)"),
+        ({"q": torch.zeros(8, 2, 16, dtype=torch.bfloat16)}, "1 requests x 4 tokens"),
+        (
+            {"v_cache": torch.zeros(7, 4, 1, 32, dtype=torch.bfloat16)},
+            r"v_cache is \(7, 4, 1, 32\)",
+        ),
+        ({"prefix_lens": torch.zeros(2, dtype=torch.int32)}, r"prefix_lens is \(2,\): give \[1\]"),
+        ({"page_table": torch.zeros(1, 6, dtype=torch.int64)}, "page_table is torch.int64"),
+        ({"mask_words": torch.ones(4, 1, dtype=torch.int32).T.expand(1, 4)[:, ::2]}, "mask_words"),
+    ],
+)
+@pytest.mark.parametrize("name", ALL)
+def test_inputs_that_do_not_fit_are_named(name: str, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        op.OP.implementations[name].prepare(bad(**changed))
+
+
+def test_heads_that_do_not_share_evenly_are_named() -> None:
+    inputs = problem(heads=(4, 2))
+    inputs["q"] = inputs["q"][:, :3].contiguous()
+    with pytest.raises(ValueError, match="3 query heads do not share 2 key heads evenly"):
+        op.OP.implementations["torch"].prepare(inputs)
+
+
+def test_a_cache_that_is_not_aligned_is_named() -> None:
+    inputs = problem()
+    shape = inputs["k_cache"].shape
+    flat = torch.zeros(inputs["k_cache"].numel() + 1, dtype=torch.bfloat16, device=DEVICE)
+    inputs["k_cache"] = flat[1:].view(shape)
+    with pytest.raises(ValueError, match=r"k_cache starts at an address .* 16 bytes"):
+        op.OP.implementations["cupy"].run(inputs)
+
+
+@pytest.mark.parametrize("name", ["triton", "cupy"])
+def test_a_head_dim_without_a_tile_is_refused_with_a_reason(name: str) -> None:
+    case = dataclasses.replace(op.OP.cases[0], dims={**op.OP.cases[0].dims, "head_dim": 96})
+    assert "head_dim is 96" in str(op.OP.implementations[name].needs.refuses(case))

@@ -44,7 +44,7 @@ def curves(
     path = folder.file(name)
     if path is None:
         return None
-    several = len(found.environments) > 1
+    several = len({curve.environment for curve in alike}) > 1
     lines = [
         _plots.Line(
             label=curve.implementation

@@ -55,6 +55,16 @@ class Op:
     cases: tuple[Case, ...]
 
     @property
+    def is_plan(self) -> bool:
+        """Say whether this is work beside a kernel: planning, packing, metadata."""
+        return self.cases[0].first.part == "metadata"
+
+    @property
+    def in_several(self) -> bool:
+        """Say whether it was measured in several environments, so that each row must name its."""
+        return len({row.point.main.environment for row in self.rows}) > 1
+
+    @property
     def rows(self) -> list[Row]:
         """Return the rows of all cases."""
         return [row for case in self.cases for row in case.rows]
@@ -85,13 +95,13 @@ def kernels(found: Collected) -> Kernels:
         else:
             by_case.setdefault((one.op, one.case), []).append(one)
     shown: dict[tuple[str, str], list[Point]] = {}
-    count = 0
+    room = MOST_ROWS
     for at, measured in by_case.items():
         here = points(measured)
-        count += len(here)
-        if shown and count > MOST_ROWS:
+        if len(here) > room and shown:
             break
-        shown[at] = here
+        shown[at] = here[:room]
+        room -= len(here)
     ids = {point.main.id for here in shown.values() if len(here) > 1 for point in here}
     samples = records.samples(found.paths, ids, found.warnings)
     ops: dict[str, list[Case]] = {}
@@ -160,7 +170,7 @@ def _headline(name: str, held: Sequence[Row], found: Collected) -> str:
 
 def overview(op: Op, found: Collected) -> str | None:
     """Return a table of all cases by implementation; None for a single case or too many columns."""
-    labels = {id(row): _label(row.point, found) for row in op.rows}
+    labels = {id(row): _label(row.point, op, found) for row in op.rows}
     columns = list(dict.fromkeys(labels.values()))
     if len(op.cases) < 2 or not 2 <= len(columns) <= _MOST_COLUMNS:
         return None
@@ -169,7 +179,8 @@ def overview(op: Op, found: Collected) -> str | None:
         cells = {labels[id(row)]: _overview_cell(row) for row in case.rows}
         times = [cells.get(column, NOT_KNOWN) for column in columns]
         lines.append((code(case.first.case), _text.duration(case.first.floor_s), *times))
-    return table(("case", "floor", *columns), lines, align="lr" + "r" * len(columns))
+    header = ("case", "floor", *columns)
+    return _known_columns(header, lines, always=1, align="lr" + "r" * len(columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +284,9 @@ def _overview_cell(row: Row) -> str:
     return time if row.ratio is None else f"{time}, {_to_baseline(row)}"
 
 
-def _label(point: Point, found: Collected) -> str:
+def _label(point: Point, op: Op, found: Collected) -> str:
     words = [code(point.main.implementation)]
-    if len(found.environments) > 1:
+    if op.in_several:
         words.append(f"on {found.letter(point.main.environment)}")
     words += [f"{text(name)}={text(value)}" for name, value in point.main.requested.items()]
     return " ".join(words)

@@ -154,11 +154,11 @@ class EnvironmentsView:
 def _environments_view(found: Collected) -> EnvironmentsView:
     several = len(found.environments) > 1
     names = [found.letter(name) for name in found.environments]
-    known = bool(found.environments)
+    facts = _environments.all_facts(found)
     return EnvironmentsView(
-        shared=_environments.shared_table(found) if known else "",
-        differences=_environments.difference_table(found) if several else "",
-        unknown=_text.listed(_environments.unknown_facts(found), most=12) if known else "",
+        shared=_environments.shared_table(facts) if facts else "",
+        differences=_environments.difference_table(facts) if several else "",
+        unknown=_text.listed(_environments.unknown_facts(facts), most=12) if facts else "",
         count=len(names),
         letters=_text.listed(names, most=26),
     )
@@ -242,7 +242,7 @@ def _op_view(
         overview=_kernels.overview(op, found),
         curves=_verify.curves_table(shown, found) if shown else "",
         curves_left_out=_left_out(len(curves) - len(shown), "curve"),
-        plot=_drawn.curves(op, curves, found, folder),
+        plot=None if op.is_plan else _drawn.curves(op, curves, found, folder),
         table=_kernels.op_table(op, shared, found),
         cases=[
             CaseView(

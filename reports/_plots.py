@@ -6,6 +6,8 @@ differ in their markers, too. Nothing here is imported before a plot is made.
 
 from __future__ import annotations
 
+import logging
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -36,6 +38,7 @@ _COLOURS = (
 _MARKERS = "osD^vPX*"
 _GREY = "#666666"
 _DPI = 144
+_TITLE_WIDTH = 95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +91,7 @@ def time_against_bytes(
         _log_ticks(axes, lines)
         axes.set_xlabel("message size [bytes]")
         axes.set_ylabel("time of a call")
-        axes.set_title(title + _about_bands(lines), loc="left", fontsize=10)
+        _title(axes, title + _about_bands(lines))
 
     _save(path, draw, height=4.6 + 0.16 * len(lines))
 
@@ -104,7 +107,7 @@ def time_against_tokens(path: Path, lines: Sequence[Line], *, title: str) -> Non
         axes.yaxis.set_major_formatter(lambda at, _: _tick(at))
         axes.set_xlabel("T, tokens a verify")
         axes.set_ylabel("time of a call")
-        axes.set_title(title + _about_bands(lines), loc="left", fontsize=10)
+        _title(axes, title + _about_bands(lines))
 
     _save(path, draw, height=4.2 + 0.16 * len(lines))
 
@@ -123,7 +126,7 @@ def budget(path: Path, bars: Sequence[Bar], *, title: str) -> None:
         axes.set_xlim(0, longest * 1.5)
         axes.xaxis.set_major_formatter(lambda at, _: _tick(at))
         axes.set_xlabel("predicted time of a pass on one rank")
-        axes.set_title(title, loc="left", fontsize=10)
+        _title(axes, title)
         axes.grid(axis="y", visible=False)
         _legend(axes, columns=4)
 
@@ -148,6 +151,10 @@ def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
             axes.fill_between(line.x, *line.band, color=colour, alpha=0.15, linewidth=0)
     if len(lines) > 1:
         _legend(axes, columns=1)
+
+
+def _title(axes: Axes, title: str) -> None:
+    axes.set_title(textwrap.fill(title, _TITLE_WIDTH), loc="left", fontsize=10)
 
 
 def _about_bands(lines: Sequence[Line]) -> str:
@@ -202,6 +209,8 @@ def _draw_bar(axes: Axes, at: int, bar: Bar, colours: dict[str, str], longest: f
 
 
 def _save(path: Path, draw: Callable[[Axes], None], *, height: float) -> None:
+    # It would tell of a home folder that it cannot write to.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     # Not pyplot: it keeps figures, chooses a display and takes twice as long to load.
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

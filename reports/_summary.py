@@ -77,7 +77,7 @@ def _kernel_lines(
 ) -> list[str]:
     lines = []
     for op in kernels.ops:
-        if op.cases[0].first.part == "metadata":
+        if op.is_plan:
             continue
         lines += [f"{code(op.name)}: {line}" for line in _kernels.headline(op, found)]
         lines += _curve_line(curves[op.name][:_MOST_OF_A_KIND], found)

@@ -62,7 +62,7 @@ def share(part: float | None, whole: float | None) -> str:
         return NOT_KNOWN
     if 0 < fraction < 0.0005:
         return "under 0.1 %"
-    return f"{fraction * 100:.{1 if fraction < 0.1 else 0}f} %"
+    return f"{fraction * 100:.{1 if 0 < fraction < 0.1 else 0}f} %"
 
 
 def ratio(value: float | None) -> str:

@@ -208,9 +208,10 @@ def _install_cpu_torch(torch_index: str | None) -> str:
             f"TORCH_INDEX offers no torch {_TORCH}+cpu for Python {_version()}; "
             "correct it, or leave it out to take the large build with CUDA libraries"
         )
+    # The wheels of torch 2.13.0 for x86_64 and of all CUDA libraries that it asks for, added up.
     _say(
         f"pip is offered no torch {_TORCH}+cpu for Python {_version()}: taking the build with CUDA "
-        "libraries, about 3 GB to load and 5 GB on disk (TORCH_INDEX=URL names an index that "
+        "libraries, 2.5 GB to load and 3.8 GB on disk (TORCH_INDEX=URL names an index that "
         "has the CPU build, 0.2 GB)."
     )
     _pip(f"torch=={_TORCH}")

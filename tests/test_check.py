@@ -1,5 +1,6 @@
 """How an implementation is held to its reference: what counts as an error, and how much of one."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -143,6 +144,14 @@ def test_each_planted_fault_is_named_with_op_implementation_and_case(
         assert found.failure is not None
         with pytest.raises(ValueError, match=failure):
             raise ValueError(found.failure)
+
+
+def test_what_is_left_out_must_be_an_output(more_ops: Callable[..., None]) -> None:
+    more_ops(Path(__file__).parent / "wrong_ops")
+    op = find_op("doubled")
+    wrong = dataclasses.replace(op.implementations["no-sum"], omits=("total",))
+    with pytest.raises(ValueError, match=r"doubled/no-sum omits .'total'.; known: y, sum"):
+        check(wrong, op.cases[0], device=CPU)
 
 
 def test_renewing_changes_floats_in_place_and_leaves_integers() -> None:

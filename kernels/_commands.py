@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from kernels._points import Checked, Point, Selection
+from kernels._points import Checked, Point, Selection, Unit
 from kernels._workers import Conditions, Lost, work
 from verifyscope import cli, runs
 from verifyscope.errors import Failure, UsageError
@@ -121,7 +121,7 @@ def compile_units(
     ):
         for unit, rows in zip(units, built, strict=True):
             if isinstance(rows, Lost):
-                rows = [_lost(unit.op, unit.implementation, unit.capability, rows.reason)]
+                rows = [_lost(unit, rows)]
             for row in rows:
                 _print_compiled(row, out)
                 count, failed = count + 1, failed + (row.failure is not None)
@@ -206,20 +206,20 @@ def _print_compiled(row: Compiled, out: Output) -> None:
     out.record(row)
 
 
-def _lost(op: str, implementation: str, capability: int, reason: str) -> Compiled:
+def _lost(unit: Unit, lost: Lost) -> Compiled:
     return Compiled(
-        op=op,
-        implementation=implementation,
+        op=unit.op,
+        implementation=unit.implementation,
         kernel="-",
-        case="*",
-        capability=capability,
+        case=lost.during or "*",
+        capability=unit.capability,
         registers=None,
         spilled_bytes=None,
         shared_bytes=None,
-        shared_limit_bytes=SHARED_BYTES_PER_BLOCK[capability],
+        shared_limit_bytes=SHARED_BYTES_PER_BLOCK[unit.capability],
         declared=(),
         found=(),
-        failure=reason,
+        failure=lost.reason,
         environment="",
         command="",
         commit=None,

@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -317,9 +318,30 @@ def test_help_starts_without_torch_and_names_every_option() -> None:
         assert option in done.stdout
 
 
+# ---- Workers ----
+
+
+def spell(word: str) -> Iterator[str]:
+    """Yield a word letter by letter, as a task does; stop in the middle at a "!"."""
+    for letter in word:
+        if letter == "!":
+            time.sleep(600)
+        yield letter
+    yield word
+
+
 def test_a_worker_that_cannot_start_is_a_lost_item() -> None:
     conditions = _workers.Conditions(processes=1, timeout_s=60, environment={})
     items: list[Any] = [1]
     with _workers.work("os:no_such_function", items, conditions=conditions) as results:
         (lost,) = results
     assert lost == _workers.Lost("its process ended with status 1")
+
+
+def test_what_a_task_yields_last_is_its_result_and_before_that_what_it_is_at() -> None:
+    conditions = _workers.Conditions(processes=1, timeout_s=2, environment={})
+    task = f"{__name__}:spell"
+    with _workers.work(task, ["ab!c", "abc"], conditions=conditions) as results:
+        lost, whole = results
+    assert lost == _workers.Lost("did not end within 2 s; see --timeout", "b")
+    assert whole == "abc"

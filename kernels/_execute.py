@@ -50,7 +50,9 @@ def way(implementation: Implementation, case: Case, *, device: torch.device) -> 
     needs = implementation.needs
     reason = implementation.why_not(device, case)
     if reason is None:
-        return Way(executed="cuda" if device.type == "cuda" else "cpu")
+        interpreted = "triton" in needs.packages and os.environ.get("TRITON_INTERPRET") == "1"
+        native: Executed = "cuda" if device.type == "cuda" else "cpu"
+        return Way(executed="interpreter" if interpreted else native)
     kernels_of = set(needs.packages)
     if device.type != "cpu" or not needs.capabilities or not kernels_of <= {"triton", "cupy"}:
         return Way(executed=None, reason=reason)

@@ -36,7 +36,9 @@ _COLOURS = (
     "#A5AA99",
     "#4B6A53",
 )
-_CLASS_COLOURS = dict(zip(CLASSES, _COLOURS, strict=True))  # the same in every report
+_CLASS_COLOURS: dict[str, str] = dict(
+    zip(CLASSES, _COLOURS, strict=True)
+)  # the same in every report
 _MARKERS = "osD^vPX*"
 _GREY = "#666666"
 _DPI = 144

@@ -127,7 +127,7 @@ def budget(passes: Sequence[_budget.Pass], labels: Sequence[str], folder: Folder
     path = folder.file("budget.png") if bars else None
     if path is None:
         return None
-    _plots.budget(path, bars, title="Predicted, not measured: time of a pass by class")
+    _plots.budget(path, bars, title="Predicted, not measured")
     return "budget.png"
 
 

@@ -60,11 +60,6 @@ class Op:
         return self.cases[0].first.part == "metadata"
 
     @property
-    def in_several(self) -> bool:
-        """Say whether it was measured in several environments, so that each row must name its."""
-        return len({row.point.main.environment for row in self.rows}) > 1
-
-    @property
     def rows(self) -> list[Row]:
         """Return the rows of all cases."""
         return [row for case in self.cases for row in case.rows]
@@ -170,7 +165,8 @@ def _headline(name: str, held: Sequence[Row], found: Collected) -> str:
 
 def overview(op: Op, found: Collected) -> str | None:
     """Return a table of all cases by implementation; None for a single case or too many columns."""
-    labels = {id(row): _label(row.point, op, found) for row in op.rows}
+    several = len({row.point.main.environment for row in op.rows}) > 1
+    labels = {id(row): _label(row.point, found, several=several) for row in op.rows}
     columns = list(dict.fromkeys(labels.values()))
     if len(op.cases) < 2 or not 2 <= len(columns) <= _MOST_COLUMNS:
         return None
@@ -284,9 +280,9 @@ def _overview_cell(row: Row) -> str:
     return time if row.ratio is None else f"{time}, {_to_baseline(row)}"
 
 
-def _label(point: Point, op: Op, found: Collected) -> str:
+def _label(point: Point, found: Collected, *, several: bool) -> str:
     words = [code(point.main.implementation)]
-    if op.in_several:
+    if several:
         words.append(f"on {found.letter(point.main.environment)}")
     words += [f"{text(name)}={text(value)}" for name, value in point.main.requested.items()]
     return " ".join(words)

@@ -119,10 +119,14 @@ def _single_blank_lines(page: str) -> str:
 
 def _what(found: Collected) -> str:
     """Return on which machines, from which files and for which GPUs there is something."""
-    timed = (*found.kernels, *found.collectives)
-    ids = dict.fromkeys(one.environment for one in timed if one.source == "measured")
+    ids: dict[str, None] = {}
+    files: dict[str, None] = {}
+    for one in (*found.kernels, *found.collectives):
+        if one.source == "measured":
+            ids[one.environment] = None
+        elif one.origin is not None:
+            files[one.origin.file] = None
     machines = [found.environments[name] for name in ids if name in found.environments]
-    files = dict.fromkeys(one.origin.file for one in timed if one.origin is not None)
     gpus = dict.fromkeys(str(one.dims.get("gpu", "a GPU")) for one in found.predicted)
     lines = []
     if ids:

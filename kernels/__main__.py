@@ -3,6 +3,7 @@
 Starts without torch; what needs it is imported by the function that does the work.
 """
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ from typing import Annotated
 import typer
 
 from verifyscope import cli
-from verifyscope.errors import UsageError
+from verifyscope.errors import Failure, UsageError
 from verifyscope.hardware import SHARED_BYTES_PER_BLOCK
 
 PROGRAM = "python -m kernels"
@@ -62,6 +63,8 @@ def main(
     ] = None,
 ) -> None:
     """Parse the command line and do the one thing that it asks for."""
+    if importlib.util.find_spec("torch") is None:
+        raise Failure("needs the package 'torch', which is not installed; `make setup` installs it")
     from kernels import _commands
     from kernels._points import Selection
 

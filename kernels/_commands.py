@@ -1,6 +1,7 @@
 """What `python -m kernels` does: list, compile, check; each row printed, kept as JSON, recorded."""
 
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,11 +69,11 @@ class Output:
         """Print the table and write the JSON file."""
         if self._cells:
             cli.print_rows(self._cells, self._header)
+        if self._run is not None:
+            self._run.close()
         if self._json is not None:
             data = msgspec.json.format(msgspec.json.encode(self._items), indent=2)
             self._json.write_bytes(data + b"\n")
-        if self._run is not None:
-            self._run.close()
 
 
 @contextlib.contextmanager
@@ -150,13 +151,16 @@ def check_points(
         spoils=lambda row: on_gpu and row.status == "failed",
     ) as results:
         checked = _watched(results, len(tasks), "checking")
-        try:
-            for point in points:
-                row = _skipped(point) if point.reason else next(checked)
-                rows.append(_failed(point, row.reason) if isinstance(row, Lost) else row)
-                _print_checked(rows[-1], out)
-        finally:
-            _record_checks(rows, out)
+        for op, its_points in itertools.groupby(points, key=lambda point: point.op):
+            of_op: list[Checked] = []
+            try:
+                for point in its_points:
+                    row = _skipped(point) if point.reason else next(checked)
+                    of_op.append(_failed(point, row.reason) if isinstance(row, Lost) else row)
+                    _print_checked(of_op[-1], out)
+            finally:
+                _record_agreement(op, of_op, graph=graph, out=out)
+                rows += of_op
     counts = {s: sum(row.status == s for row in rows) for s in ("passed", "failed", "skipped")}
     cli.note(", ".join(f"{count} {status}" for status, count in counts.items()))
     if counts["failed"]:
@@ -214,6 +218,8 @@ def _print_checked(row: Checked, out: Output) -> None:
 
     cells = (row.op, row.implementation, row.case, number(row.max_row_error), number(row.tolerance))
     out.add((*cells, row.executed, row.status, row.output, row.reason), row)
+    if row.status == "failed":
+        out.record(_measurement(row, "failed", row.reason or "wrong"))
 
 
 def _skipped(point: Point) -> Checked:
@@ -252,29 +258,26 @@ def _measurement(point: Point | Checked, status: Status, reason: str) -> Measure
     )
 
 
-def _record_checks(rows: list[Checked], out: Output) -> None:
-    """Record each failure, and for each op one finding that holds what passed and how."""
-    for row in rows:
-        if row.status == "failed":
-            out.record(_measurement(row, "failed", row.reason or "wrong"))
-    for op in dict.fromkeys(row.op for row in rows):
-        ran = [row for row in rows if row.op == op and row.status != "skipped"]
-        passed = [row for row in ran if row.status == "passed"]
-        if not ran:
-            continue
-        out.record(
-            Finding(
-                name="correctness",
-                sentence=f"{op}: {len(passed)} of {len(ran)} checks agree with the reference.",
-                evidence=tuple(
-                    Evidence(
-                        file="python -m kernels --check",
-                        at=f"{row.op}/{row.implementation} on {row.case}",
-                        value=f"{row.output}: {row.max_row_error:.3g} of {row.tolerance:.3g}, "
-                        f"executed by {row.executed}",
-                    )
-                    for row in passed
-                ),
-                confidence="sure",
-            )
+def _record_agreement(op: str, rows: list[Checked], *, graph: bool, out: Output) -> None:
+    """Record one finding that holds what passed, how near to its bound, and how it was executed."""
+    ran = [row for row in rows if row.status != "skipped"]
+    passed = [row for row in ran if row.status == "passed"]
+    if not ran:
+        return
+    what = "replays of a captured graph" if graph else "checks"
+    out.record(
+        Finding(
+            name="graph replay" if graph else "correctness",
+            sentence=f"{op}: {len(passed)} of {len(ran)} {what} agree with the reference.",
+            evidence=tuple(
+                Evidence(
+                    file="python -m kernels --check",
+                    at=f"{row.op}/{row.implementation} on {row.case}",
+                    value=f"{row.output}: {row.max_row_error:.3g} of {row.tolerance:.3g}, "
+                    f"executed by {row.executed}",
+                )
+                for row in passed
+            ),
+            confidence="sure",
         )
+    )

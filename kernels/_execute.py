@@ -19,7 +19,7 @@ import kernels
 from kernels import _host_cuda, _raw
 from kernels._check import check
 from kernels._graph import check_replay
-from kernels._points import Checked, Point
+from kernels._points import Checked, Point, reason_from
 from kernels._registry import Case, Implementation, Reason, find_case, find_op
 
 Executed = Literal["cuda", "cpu", "interpreter", "host"]
@@ -98,7 +98,9 @@ def check_point(task: tuple[Point, bool]) -> Checked:
         with stand_ins():
             found = (check_replay if graph else check)(implementation, case, device=here)
     except torch.OutOfMemoryError as error:
-        return msgspec.structs.replace(row, reason=f"too large for this device: {_line(error)}")
+        return msgspec.structs.replace(
+            row, reason=f"too large for this device: {reason_from(error)}"
+        )
     except Exception as error:  # whatever a kernel raises is this point's result
         return msgspec.structs.replace(row, status="failed", reason=_where(error))
     worst = found.worst
@@ -122,8 +124,4 @@ def _where(error: Exception) -> str:
         and not Path(frame.filename).name.startswith("_")
     ]
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {_line(error)}{place}"
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return f"{reason_from(error)}{place}"

@@ -304,11 +304,12 @@ def _pip_here(held: Path, *arguments: str) -> None:
 
 def _checked(command: Sequence[str], log: Path, may_fail: Sequence[str] = ()) -> str:
     """Run pip with its many words in `log`; show the last of them only if it fails."""
-    with log.open("w") as file:
+    with log.open("a") as file:
+        before = file.tell()
         status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
     if status == 0:
         return ""
-    text = log.read_text(errors="replace")
+    text = log.read_bytes()[before:].decode(errors="replace")
     for error in may_fail:
         if error in text:
             return error

@@ -115,8 +115,11 @@ def compile_units(
     conditions = _conditions(_MOST_PROCESSES, timeout_s, {"TRITON_INTERPRET": "0"})
     out.begin(_COMPILE)
     count = failed = 0
-    with work("kernels._compile:build_unit", units, conditions=conditions) as built:
-        for unit, rows in zip(units, _watched(built, len(units), "compiling"), strict=True):
+    with (
+        work("kernels._compile:build_unit", units, conditions=conditions) as results,
+        _watched(results, len(units), "compiling") as built,
+    ):
+        for unit, rows in zip(units, built, strict=True):
             if isinstance(rows, Lost):
                 rows = [_lost(unit.op, unit.implementation, unit.capability, rows.reason)]
             for row in rows:
@@ -144,27 +147,36 @@ def check_points(
     )
     rows: list[Checked] = []
     out.begin(_CHECK)
-    with work(
-        "kernels._execute:check_point",
-        tasks,
-        conditions=conditions,
-        spoils=lambda row: on_gpu and row.status == "failed",
-    ) as results:
-        checked = _watched(results, len(tasks), "checking")
+    with (
+        work(
+            "kernels._execute:check_point",
+            tasks,
+            conditions=conditions,
+            spoils=lambda row: on_gpu and row.status == "failed",
+        ) as results,
+        _watched(results, len(tasks), "checking") as checked,
+    ):
         for op, its_points in itertools.groupby(points, key=lambda point: point.op):
-            of_op: list[Checked] = []
-            try:
-                for point in its_points:
-                    row = _skipped(point) if point.reason else next(checked)
-                    of_op.append(_failed(point, row.reason) if isinstance(row, Lost) else row)
-                    _print_checked(of_op[-1], out)
-            finally:
-                _record_agreement(op, of_op, graph=graph, out=out)
-                rows += of_op
+            rows += _print_op(op, its_points, checked, graph=graph, out=out)
     counts = {s: sum(row.status == s for row in rows) for s in ("passed", "failed", "skipped")}
     cli.note(", ".join(f"{count} {status}" for status, count in counts.items()))
     if counts["failed"]:
         raise Failure(f"{counts['failed']} of {len(rows)} checks failed; see their last column")
+
+
+def _print_op(
+    op: str, points: Iterable[Point], checked: Iterator[Any], *, graph: bool, out: Output
+) -> list[Checked]:
+    """Print and record what became of the points of one op, as it comes."""
+    rows: list[Checked] = []
+    try:
+        for point in points:
+            row = _skipped(point) if point.reason else next(checked)
+            rows.append(_failed(point, row.reason) if isinstance(row, Lost) else row)
+            _print_checked(rows[-1], out)
+    finally:
+        _record_agreement(op, rows, graph=graph, out=out)
+    return rows
 
 
 def _conditions(most: int, timeout_s: float, environment: Mapping[str, str]) -> Conditions:
@@ -172,15 +184,17 @@ def _conditions(most: int, timeout_s: float, environment: Mapping[str, str]) -> 
     return Conditions(processes=processes, timeout_s=timeout_s, environment=environment)
 
 
-def _watched(results: Iterator[Any], count: int, what: str) -> Iterator[Any]:
-    """Yield `results`, with a progress bar on stderr where that is a terminal."""
+@contextlib.contextmanager
+def _watched(results: Iterator[Any], count: int, what: str) -> Iterator[Iterator[Any]]:
+    """Give `results`, with a progress bar on stderr where that is a terminal."""
     if not sys.stderr.isatty():
-        yield from results
+        yield results
         return
     from rich.console import Console
-    from rich.progress import track
+    from rich.progress import Progress
 
-    yield from track(results, what, total=count, console=Console(stderr=True), transient=True)
+    with Progress(console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
+        yield iter(bar.track(results, total=count, description=what))
 
 
 def _print_compiled(row: Compiled, out: Output) -> None:

@@ -21,6 +21,7 @@ from kernels._check import check
 from kernels._graph import check_replay
 from kernels._points import Checked, Point, reason_from
 from kernels._registry import Case, Implementation, Reason, find_case, find_op
+from verifyscope.errors import Failure, UsageError
 
 Executed = Literal["cuda", "cpu", "interpreter", "host"]
 
@@ -101,16 +102,18 @@ def check_point(task: tuple[Point, bool]) -> Checked:
         return msgspec.structs.replace(
             row, reason=f"too large for this device: {reason_from(error)}"
         )
+    except (UsageError, Failure):  # of this machine, not of the kernel
+        raise
     except Exception as error:  # whatever a kernel raises is this point's result
         return msgspec.structs.replace(row, status="failed", reason=_where(error))
     worst = found.worst
     return msgspec.structs.replace(
         row,
-        status="failed" if found.failure else "passed",
+        status="failed" if found.problems else "passed",
         max_row_error=worst.error,
         tolerance=worst.allowed,
         output=worst.output,
-        reason=found.failure,
+        reason=found.problems,
     )
 
 

@@ -146,6 +146,14 @@ def test_each_planted_fault_is_named_with_op_implementation_and_case(
             raise ValueError(found.failure)
 
 
+def test_what_is_left_out_must_be_an_output(more_ops: Callable[..., None]) -> None:
+    more_ops(Path(__file__).parent / "wrong_ops")
+    op = find_op("doubled")
+    wrong = dataclasses.replace(op.implementations["no-sum"], omits=("total",))
+    with pytest.raises(ValueError, match=r"doubled/no-sum omits .'total'.; known: y, sum"):
+        check(wrong, op.cases[0], device=CPU)
+
+
 def test_renewing_changes_floats_in_place_and_leaves_integers() -> None:
     x, table = torch.zeros(2), torch.tensor([3, 1])
     renew({"x": x, "table": table, "n": 4}, {"x": torch.ones(2), "table": table * 0, "n": 5})

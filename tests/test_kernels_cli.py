@@ -13,9 +13,11 @@ import msgspec
 import pytest
 import torch
 
-from kernels import _cubin, _host_cuda, _workers
+from kernels import _cubin, _execute, _host_cuda, _select, _workers
 from kernels.__main__ import PROGRAM, app
+from kernels._points import Selection
 from verifyscope import cli, records
+from verifyscope.errors import Failure
 from verifyscope.records import Compiled, Environment, Finding, Measurement
 
 TESTS = Path(__file__).parent
@@ -263,6 +265,42 @@ def test_a_place_that_cannot_be_written_is_one_line(command: Command, tmp_path: 
         assert status == 1
         (line,) = err.splitlines()
         assert "a part of this path is a file" in line
+
+
+@NO_GPU
+@pytest.mark.skipif(_host_cuda.why_not() is not None, reason=str(_host_cuda.why_not()))
+def test_a_cache_that_cannot_be_written_ends_the_check_and_blames_no_kernel(
+    more_ops: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more_ops(TESTS / "ops")
+    monkeypatch.setenv("HOST_CUDA_CACHE", f"{os.devnull}/cache")
+    points = _select.checkable(Selection(ops=("rms_scale",)), tiny=True)
+    (cuda,) = [point for point in points if point.implementation == "cupy"]
+    with pytest.raises(Failure, match=r"cannot keep compiled kernels in .*HOST_CUDA_CACHE"):
+        _execute.check_point((cuda, False))
+
+
+@pytest.mark.parametrize(
+    ("missing", "status", "out", "err"),
+    [
+        ("torch", 1, "", "python -m kernels: needs the package 'torch', which is not installed; "),
+        ("triton", 0, "needs the package 'triton', which is not installed", ""),
+    ],
+)
+def test_a_missing_package_is_a_reason_and_no_traceback(
+    missing: str, status: int, out: str, err: str
+) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None\n{WITH_OPS}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--list", "--op", "tree_attention"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == status
+    assert out in done.stdout
+    assert err in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_help_starts_without_torch_and_names_every_option() -> None:

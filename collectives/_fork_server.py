@@ -180,18 +180,18 @@ class _Supervisor:
 
     def _hung(self) -> str:
         """Name the ranks that hold up the others: stopped ones, else those that lag behind."""
-        limit = f"for {self.job.timeout_s:g} s (--timeout)"
+        limit = f"no progress for {self.job.timeout_s:g} s (--timeout)"
         states = {rank: _state(process.pid) for rank, process in enumerate(self.processes)}
         stopped = [rank for rank, state in states.items() if state in ("T", "t")]
         if stopped:
-            return f"{self._names(stopped)} stopped (SIGSTOP or a debugger); no progress {limit}"
+            return f"{self._names(stopped)} stopped (SIGSTOP or a debugger); {limit}"
         steps = list(self.counters)
         behind = [rank for rank, step in enumerate(steps) if step == min(steps)]
         call = self.job.collective.name
         if len(behind) == self.job.ranks:
-            where = f"in {call} call {min(steps) // 2 + 1}" if min(steps) else "to join the group"
-            return f"all ranks 0 to {self.job.ranks - 1} wait {where}; no progress {limit}"
-        return f"{self._names(behind)} behind, the others wait in {call}; no progress {limit}"
+            where = f"in {call} call {min(steps) // 2 + 1}" if min(steps) else "joining the group"
+            return f"no rank is behind, all of 0 to {self.job.ranks - 1} are {where}; {limit}"
+        return f"{self._names(behind)} behind, the others wait in {call}; {limit}"
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} (pid {self.processes[rank].pid})"

@@ -79,12 +79,13 @@ class Outcome:
 
     def _lose(self, failed: RankFailed) -> None:
         job, count = self.job, len(self.results)
-        point = job.points[count]
-        here = self.run.environment
-        self.run.append(_records.lost(job, self.group, point, failed, environment=here))
-        where = _records.case(job, point)
-        self.screen.say(f"# Test failure: {failed.reason}; at {where}")
+        where = "after the last point"
+        if count < len(job.points):
+            point, here = job.points[count], self.run.environment
+            self.run.append(_records.lost(job, self.group, point, failed, environment=here))
+            where = f"at {_records.case(job, point)}"
+        self.screen.say(f"# Test failure: {failed.reason}; {where}")
         for line in failed.said:
             cli.note(f"it said: {line}")
         kept = f"{count} of {len(job.points)} points were measured and are kept"
-        self.problem = f"{failed.reason}; at {where}; {kept}"
+        self.problem = f"{failed.reason}; {where}; {kept}"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from collectives._collective import Collective
-from collectives._model import find_model
 from verifyscope.errors import UsageError
+from verifyscope.models import find_model
 
 DTYPE_BYTES: Mapping[str, int] = MappingProxyType({"bfloat16": 2, "float16": 2, "float32": 4})
 BACKENDS = ("gloo", "nccl")

@@ -79,7 +79,7 @@ def _ratio(rows: Sequence[Row]) -> float | None:
 def _measurements(table: Table, log: Log) -> Iterator[Measurement]:
     op = collective(table)
     general = _general_flags(table)
-    dropped = {in_place: _drops(table, in_place=in_place) for in_place in (False, True)}
+    dropped = {in_place: dropped_rows(table, in_place=in_place) for in_place in (False, True)}
     for at, row in enumerate(table.rows):
         for in_place, timing in ((False, row.out_of_place), (True, row.in_place)):
             if timing is None or (timing.time_us is None and not _wrong(row, timing)):
@@ -152,8 +152,8 @@ def _method(table: Table) -> dict[str, Value]:
         **{names[name]: value for name, value in options.items() if name in names},
         "op_from": "the file" if table.name else "the numbers",
     }
-    if not (table.tool or "").startswith("verifyscope"):
-        known["sample"] = "mean over back-to-back calls"
+    own = (table.tool or "").startswith("verifyscope")
+    known["sample"] = "median of the slowest rank's" if own else "mean over back-to-back calls"
     return {name: value for name, value in known.items() if value is not None}
 
 
@@ -169,7 +169,8 @@ def _wrong(row: Row, timing: Timing) -> str | None:
     return f"relative error {timing.error:.0e}, rounding explains at most {limit:.0e}"
 
 
-def _drops(table: Table, *, in_place: bool) -> set[int]:
+def dropped_rows(table: Table, *, in_place: bool) -> set[int]:
+    """Return the rows whose time in one direction is over 10 % below that of the size before."""
     timed = [
         (at, timing.time_us)
         for at, row in enumerate(table.rows)

@@ -194,9 +194,9 @@ class _Reader:
         """Read one line: a piece of a row, a line of header or footer, a log line, or neither."""
         line = _STAMP.sub("", line)
         log = _LOG.search(line) if " NCCL " in line else None
-        piece = line[: log.start()] if log else line
+        piece = _LABEL.sub("", line[: log.start()] if log else line, count=1)
         if piece.lstrip().startswith("#") or not self._row(number, _TAG.sub(" ", piece)):
-            self._comment(number, _LABEL.sub("", piece, count=1).lstrip("# \t"))
+            self._comment(number, piece.lstrip("# \t"))
         if log:
             self._log(number, line[log.start() :])
 

@@ -73,7 +73,7 @@ def check(implementation: Implementation, case: Case, *, device: torch.device) -
         outputs=compare(
             got, reference(implementation, kept), tolerance=implementation.op.tolerance
         ),
-        changed_inputs=_changed(inputs, kept),
+        changed_inputs=tuple(changed(kept, inputs)),
     )
 
 
@@ -97,7 +97,8 @@ def poisoned() -> Iterator[None]:
     """Within the block memory that torch allocates is NaN, integers their largest value."""
     settings: Any = torch.utils.deterministic  # its switch is a property that no stub names
     mode, filled = torch.get_deterministic_debug_mode(), settings.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Not use_deterministic_algorithms, which imports all of torch's compiler.
+    torch.set_deterministic_debug_mode("warn")
     settings.fill_uninitialized_memory = True
     try:
         with warnings.catch_warnings():
@@ -108,22 +109,25 @@ def poisoned() -> Iterator[None]:
         settings.fill_uninitialized_memory = filled
 
 
+def changed(before: Inputs, after: Inputs) -> list[str]:
+    """Return the names of the inputs that differ, tensors by their bytes: a NaN equals itself."""
+
+    def same(one: object, other: object) -> bool:
+        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+            return one == other
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        a, b = (tensor.contiguous().view(-1).view(torch.uint8) for tensor in (one, other))
+        return torch.equal(a, b)
+
+    return [name for name in before if not same(before[name], after[name])]
+
+
 def _copy(inputs: Inputs) -> Inputs:
     return {
         name: value.clone() if isinstance(value, torch.Tensor) else value
         for name, value in inputs.items()
     }
-
-
-def _changed(inputs: Inputs, kept: Inputs) -> tuple[str, ...]:
-    def same(one: object, other: object) -> bool:
-        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-            return one == other
-        # By bytes: a NaN equals itself.
-        a, b = (tensor.contiguous().view(-1).view(torch.uint8) for tensor in (one, other))
-        return one.shape == other.shape and torch.equal(a, b)
-
-    return tuple(name for name in kept if not same(inputs[name], kept[name]))
 
 
 def _beyond(output: str, problem: str, allowed: float = 0.0) -> OutputError:

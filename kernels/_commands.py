@@ -25,6 +25,7 @@ _CHECK = (
     *("op", "implementation", "case", "max_row_error", "tolerance", "executed", "status"),
     *("output", "reason"),
 )
+_ABOUT_THE_RUN = ("schema", "environment", "command", "commit")
 _MOST_PROCESSES = 8
 
 
@@ -113,13 +114,13 @@ def compile_units(
     conditions = _conditions(_MOST_PROCESSES, timeout_s, {"TRITON_INTERPRET": "0"})
     out.begin(_COMPILE)
     count = failed = 0
-    built = work("kernels._compile:build_unit", units, conditions=conditions)
-    for unit, rows in zip(units, _watched(built, len(units), "compiling"), strict=True):
-        if isinstance(rows, Lost):
-            rows = [_lost(unit.op, unit.implementation, unit.capability, rows.reason)]
-        for row in rows:
-            _print_compiled(row, out)
-            count, failed = count + 1, failed + (row.failure is not None)
+    with work("kernels._compile:build_unit", units, conditions=conditions) as built:
+        for unit, rows in zip(units, _watched(built, len(units), "compiling"), strict=True):
+            if isinstance(rows, Lost):
+                rows = [_lost(unit.op, unit.implementation, unit.capability, rows.reason)]
+            for row in rows:
+                _print_compiled(row, out)
+                count, failed = count + 1, failed + (row.failure is not None)
     cli.note(f"{count} kernels built, {failed} failed the gate")
     if failed:
         raise Failure(f"{failed} of {count} kernels must not be launched; see their last column")
@@ -137,25 +138,25 @@ def check_points(
     points = _select.checkable(selection, tiny=tiny)
     tasks = [(point, graph) for point in points if point.reason is None]
     # On a GPU one at a time; a kernel that failed may have broken its process's context.
-    conditions = _conditions(1 if on_gpu else _MOST_PROCESSES, timeout_s, {})
-    results = work(
+    conditions = _conditions(
+        1 if on_gpu else _MOST_PROCESSES, timeout_s, {} if on_gpu else {"TRITON_INTERPRET": "1"}
+    )
+    rows: list[Checked] = []
+    out.begin(_CHECK)
+    with work(
         "kernels._execute:check_point",
         tasks,
         conditions=conditions,
         spoils=lambda row: on_gpu and row.status == "failed",
-    )
-    checked = _watched(results, len(tasks), "checking")
-    out.begin(_CHECK)
-    rows: list[Checked] = []
-    try:
-        for point in points:
-            row = _skipped(point) if point.reason else next(checked)
-            if isinstance(row, Lost):
-                row = _failed(point, row.reason)
-            _print_checked(row, out)
-            rows.append(row)
-    finally:
-        _record_checks(rows, out)
+    ) as results:
+        checked = _watched(results, len(tasks), "checking")
+        try:
+            for point in points:
+                row = _skipped(point) if point.reason else next(checked)
+                rows.append(_failed(point, row.reason) if isinstance(row, Lost) else row)
+                _print_checked(rows[-1], out)
+        finally:
+            _record_checks(rows, out)
     counts = {s: sum(row.status == s for row in rows) for s in ("passed", "failed", "skipped")}
     cli.note(", ".join(f"{count} {status}" for status, count in counts.items()))
     if counts["failed"]:
@@ -181,7 +182,9 @@ def _watched(results: Iterator[Any], count: int, what: str) -> Iterator[Any]:
 def _print_compiled(row: Compiled, out: Output) -> None:
     cells = (row.op, row.implementation, row.case, row.kernel, row.capability, row.registers)
     memory = (row.spilled_bytes, row.shared_bytes, row.shared_limit_bytes)
-    out.add((*cells, *memory, ",".join(row.found), row.failure), row)
+    fields = msgspec.structs.asdict(row)
+    item = {name: value for name, value in fields.items() if name not in _ABOUT_THE_RUN}
+    out.add((*cells, *memory, ",".join(row.found), row.failure), item)
     out.record(row)
 
 

@@ -79,7 +79,6 @@ def check_point(task: tuple[Point, bool]) -> Checked:
     task: the point, and whether to capture a CUDA graph and check its replay instead.
     """
     point, graph = task
-    interpret_without_a_gpu()
     implementation = find_op(point.op).implementations[point.implementation]
     case, here = find_case(implementation.op, point.case), device()
     chosen = way(implementation, case, device=here)

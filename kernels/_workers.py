@@ -1,10 +1,11 @@
 """Work in processes of their own: what crashes or hangs there costs one item, not the run.
 
-A task is named as text ("kernels._check:check_point") and imported in the worker, after its
+A task is named as text ("kernels._execute:check_point") and imported in the worker, after its
 environment is set: Triton decides at import whether its kernels are interpreted or compiled.
-Items and results are pickled.
+Items and results are pickled. The time of an item starts when the worker knows all ops.
 """
 
+import contextlib
 import importlib
 import multiprocessing
 import os
@@ -14,7 +15,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import kernels
@@ -39,14 +42,15 @@ class Conditions:
     environment: Mapping[str, str]
 
 
+@contextlib.contextmanager
 def work(
     task: str,
     items: Sequence[Any],
     *,
     conditions: Conditions,
     spoils: Callable[[Any], bool] = lambda result: False,
-) -> Iterator[Any]:
-    """Yield what `task` returns for each item, in their order; `Lost` where nothing came back.
+) -> Iterator[Iterator[Any]]:
+    """Give what `task` returns for each item, in their order; `Lost` where nothing came back.
 
     spoils: whether a worker that gave this result is to be replaced (its GPU context is broken).
     """
@@ -64,9 +68,15 @@ def work(
             mine.worker.end()
         return result
 
-    threads = ThreadPoolExecutor(max_workers=max(1, min(conditions.processes, len(items))))
+    # Ctrl-C is the main thread's: a process inherits what the thread that starts it lets through.
+    # Python's own helper is started first, since that opens the thread to the signal again.
+    resource_tracker.ensure_running()
+    threads = ThreadPoolExecutor(
+        max_workers=max(1, min(conditions.processes, len(items))),
+        initializer=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}),
+    )
     try:
-        yield from threads.map(one, items)
+        yield threads.map(one, items)
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
@@ -78,64 +88,68 @@ class _Worker:
 
     def __init__(self, task: str, conditions: Conditions) -> None:
         self._task, self._conditions = task, conditions
-        self._process: multiprocessing.process.BaseProcess | None = None
+        self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
-        self._ended_for_good = False
+        self._lock = threading.Lock()
+        self._over = False
 
     def ask(self, item: Any) -> Any:
         """Return the task's result for `item`, or `Lost`."""
-        if self._process is None or self._connection is None:
-            self._start()
-        process, connection = self._process, self._connection
-        if process is None or connection is None:
-            return Lost("ended with the run")
         try:
+            connection = self._connection or self._start()
             connection.send(item)
             if not connection.poll(self._conditions.timeout_s):
                 return Lost(f"did not end within {self._conditions.timeout_s:g} s; see --timeout")
             return connection.recv()
         except (EOFError, OSError):
-            process.join(5)
-            return Lost(_how_it_ended(process.exitcode))
+            return Lost(self._how_it_ended())
 
     def end(self, *, for_good: bool = False) -> None:
         """Kill the process; it holds nothing that is not in its results."""
-        self._ended_for_good |= for_good
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-            self._process = None
+        with self._lock:
+            self._over |= for_good
+            if self._process is not None:
+                self._process.kill()
+                self._process.join()
+            self._process = self._connection = None
 
-    def _start(self) -> None:
-        if self._ended_for_good:
-            return
-        self._connection, theirs = _START.Pipe()
-        arguments = (theirs, self._task, dict(self._conditions.environment), list(kernels.__path__))
-        self._process = _START.Process(target=_serve, args=arguments, daemon=True)
-        self._process.start()
-        theirs.close()
+    def _start(self) -> Connection:
+        with self._lock:
+            if self._over:
+                raise EOFError
+            connection, theirs = _START.Pipe()
+            folders = list(kernels.__path__)
+            arguments = (theirs, self._task, dict(self._conditions.environment), folders)
+            self._process = _START.Process(target=_serve, args=arguments, daemon=True)
+            self._process.start()
+            theirs.close()
+        connection.recv()  # it is ready
+        self._connection = connection
+        return connection
 
-
-def _how_it_ended(exit_code: int | None) -> str:
-    if exit_code is None or exit_code >= 0:
-        return f"its process ended with status {exit_code}"
-    try:
-        name = signal.Signals(-exit_code).name
-    except ValueError:
-        name = f"signal {-exit_code}"
-    return f"its process crashed with {name}"
+    def _how_it_ended(self) -> str:
+        process = self._process
+        if process is None:
+            return "it was interrupted"
+        process.join(5)
+        code = process.exitcode
+        if code is None or code >= 0:
+            return f"its process ended with status {code}"
+        name = signal.Signals(-code).name if -code in [*signal.Signals] else f"signal {-code}"
+        return f"its process crashed with {name}"
 
 
 def _serve(
     connection: Connection, task: str, environment: dict[str, str], folders: list[str]
 ) -> None:
     """Be a worker: answer items until the other end is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     os.dup2(2, 1)  # stdout is the parent's, for data
     os.environ.update(environment)
     kernels.__path__[:] = folders
     module, _, function = task.partition(":")
     run = getattr(importlib.import_module(module), function)
+    kernels.all_ops()
+    connection.send("ready")
     while True:
         try:
             item = connection.recv()

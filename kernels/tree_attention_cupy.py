@@ -280,7 +280,7 @@ def _merge_kernel(dtype: torch.dtype, *, head_dim: int) -> RawKernel:
 def plan_for(shape: Shape, *, sms: int) -> Plan:
     """Choose few rows for plain decode, whose lanes then load more keys at once."""
     rows, at_once = (4, 4) if shape.packed_rows <= 4 else (8, 2)
-    least_keys = max(64, 2 * shape.packed_rows)
+    least_keys = max(64, shape.packed_rows)
     splits = split_count(
         blocks=shape.requests * shape.kv_heads * -(-shape.packed_rows // rows),
         most_keys=shape.most_keys,

@@ -93,12 +93,12 @@ class Split:
 
 
 def split_for(shape: Shape, tile: Tile, *, sms: int) -> Split:
-    """Fill the SMs once, with parts that are larger than what merging them moves.
+    """Fill the SMs once, with parts that cost no more to merge than to read.
 
-    A part of n keys reads 4 * n * head_dim bytes; its sums are 4 * rows * head_dim, written and
-    read once more (from L2, mostly). 2 * rows keys keep that at the size of the keys themselves.
+    A part of n keys reads 4 * n * head_dim bytes from DRAM; its sums are 4 * rows * head_dim,
+    written and read once more, but through L2 at two to three times that speed: hence n >= rows.
     """
-    least_keys = max(64, 2 * shape.packed_rows, tile.keys)
+    least_keys = max(64, shape.packed_rows, tile.keys)
     blocks = shape.requests * shape.kv_heads * -(-shape.packed_rows // tile.rows)
     count = split_count(
         blocks=blocks,

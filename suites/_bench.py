@@ -58,6 +58,9 @@ class Bench(Protocol):
     cache_bytes: int | None
     # Why times that are taken from now on are in doubt; None while they are not.
     in_doubt: str | None
+    # How long the timers of a case run untimed before, and the least rounds that are taken then.
+    warm_up_s: float
+    fewest_rounds: int
 
     def input_sets(self, *, touched_bytes: float, set_bytes: int) -> InputSets:
         """Choose how many input sets are walked."""
@@ -104,6 +107,8 @@ class HostBench:
         self.device = torch.device("cpu")
         self.cache_bytes = host_cache_bytes()
         self.in_doubt: str | None = None
+        self.warm_up_s = 0.0
+        self.fewest_rounds = 1
 
     def input_sets(self, *, touched_bytes: float, set_bytes: int) -> InputSets:
         """Take one: a CPU's rows are warm."""

@@ -26,6 +26,10 @@ class GpuBench:
     device: torch.device = field(init=False)
     cache_bytes: int | None = field(init=False)
     in_doubt: str | None = field(init=False, default=None)
+    # An idle GPU takes about a tenth of a second to raise its clocks.
+    warm_up_s: float = 0.2
+    # A round is some milliseconds, and events take steps of half a microsecond.
+    fewest_rounds: int = 20
     _flush: _timing.ReadFlush | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -68,7 +72,7 @@ class GpuBench:
                 last = first
             else:
                 walked = [first, *(implementation.prepare(one) for one in sets[1:])]
-                main = self._graph([one.call for one in walked], cache="cold", sets=len(walked))
+                main = self._cold([one.call for one in walked], call_bytes=beside)
                 last = walked[-1]
             if why_not_warm is None:
                 # A walk has pushed out all but its last sets: repeating one of those leaves the
@@ -94,6 +98,19 @@ class GpuBench:
         """Give the memory of the case before back to the device."""
         gc.collect()
         self.gpu.empty_cache()
+
+    def _cold(self, calls: Sequence[Callable[[], Outputs]], *, call_bytes: int) -> Timing:
+        """Walk the sets once to see how long that takes, and as often as it must be then."""
+        once = self._graph(calls, cache="cold", sets=len(calls))
+        repeats = _timing.walks(
+            once.timer.sample() * len(calls),
+            calls=len(calls),
+            call_bytes=call_bytes,
+            free_bytes=self.gpu.free_bytes(),
+        )
+        if repeats == 1:
+            return once
+        return self._graph([*calls] * repeats, cache="cold", sets=len(calls))
 
     def _graph(self, calls: Sequence[Callable[[], Outputs]], *, cache: Cache, sets: int) -> Timing:
         captured = self.gpu.capture(lambda: [call() for call in calls])

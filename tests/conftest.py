@@ -4,10 +4,12 @@ Without a GPU, Triton kernels run in Triton's interpreter and CUDA C++ runs on t
 whatever a test computes with a kernel is what the kernel computes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+import kernels
 from kernels import _execute
 
 # Before any kernel module is imported, since `@triton.jit` reads it.
@@ -18,3 +20,16 @@ _execute.interpret_without_a_gpu()
 def _kernels_run_without_a_gpu() -> Iterator[None]:
     with _execute.stand_ins():
         yield
+
+
+@pytest.fixture
+def more_ops(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function after which files of other folders count as files of `kernels/`.
+
+    `tests/ops` has right ones, `tests/wrong_ops` has each fault that is to be named.
+    """
+
+    def add(*folders: Path) -> None:
+        monkeypatch.setattr(kernels, "__path__", [*kernels.__path__, *map(str, folders)])
+
+    return add

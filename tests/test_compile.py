@@ -1,0 +1,149 @@
+"""Every kernel compiles for every GPU generation we name, fits it, spills nothing, and is wide."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels import _cubin, _select
+from kernels._compile import Built, compile_only
+from kernels._points import Selection, Unit
+from kernels._raw import RawKernel
+from kernels._workers import Conditions, work
+from verifyscope.hardware import SHARED_BYTES_PER_BLOCK
+from verifyscope.records import Compiled
+
+TARGETS = tuple(SHARED_BYTES_PER_BLOCK)
+TESTS = Path(__file__).parent
+
+pytestmark = pytest.mark.skipif(_cubin.why_not() is not None, reason=str(_cubin.why_not()))
+
+
+def gate(units: list[Unit]) -> list[Compiled]:
+    """Build in processes of their own: this one may hold Triton's interpreter instead."""
+    conditions = Conditions(processes=2, timeout_s=600, environment={"TRITON_INTERPRET": "0"})
+    with work("kernels._compile:build_unit", units, conditions=conditions) as built:
+        return [row for rows in built for row in rows]
+
+
+def check_all(*, long: bool) -> None:
+    units = _select.units(Selection(), list(TARGETS), long=long)
+    rows = gate(units)
+    assert {
+        f"{row.op}/{row.implementation} {row.case} sm_{row.capability}": row.failure
+        for row in rows
+        if row.failure
+    } == {}
+    assert all(row.registers for row in rows)
+    done = {(row.op, row.implementation, row.capability) for row in rows}
+    assert done == {(unit.op, unit.implementation, unit.capability) for unit in units}
+
+
+def test_every_kernel_passes_the_gate_of_every_gpu() -> None:
+    check_all(long=False)
+
+
+@pytest.mark.long
+def test_every_dtype_and_page_size_passes_the_gate_of_every_gpu() -> None:
+    check_all(long=True)
+
+
+def test_the_gate_finds_what_is_there_and_names_what_is_wrong(
+    more_ops: Callable[..., None],
+) -> None:
+    more_ops(TESTS / "ops", TESTS / "wrong_ops")
+    selection = Selection(ops=("decode_attention", "rms_scale", "too_much"))
+    rows = gate(_select.units(selection, [80, 120], long=False))
+
+    def of(op: str, implementation: str, capability: int = 120) -> list[Compiled]:
+        name = (op, implementation, capability)
+        return [row for row in rows if (row.op, row.implementation, row.capability) == name]
+
+    attention, scale = of("decode_attention", "triton"), of("rms_scale", "triton")
+    assert [row.case for row in attention] == ["ragged", "two-blocks", "gate-dim-128"]
+    assert attention[-1].found == ("tensor_core", "wide_load")
+    # 100 columns of the tiny case have no 16 bytes in a row: the gate case decides.
+    assert [row.found for row in scale] == [(), ("wide_load",)]
+    assert [(row.shared_bytes, row.case) for row in of("decode_attention", "cupy")] == [
+        (16 + 4 * keys, case)
+        for keys, case in ((37, "ragged"), (64, "two-blocks"), (128, "gate-dim-128"))
+    ]
+    assert [row.failure for row in attention + scale + of("rms_scale", "cupy")] == [None] * 6
+    # One kernel for both cases: it is built, and named, once.
+    assert [row.case for row in of("rms_scale", "cupy")] == ["ragged"]
+
+    product = of("too_much", "whole-matrix")
+    assert [row.failure is None for row in product] == [True, False]
+    assert "wants 131072 B of shared memory a block, sm_120 has 101376" in str(product[1].failure)
+    assert [row.failure for row in of("too_much", "whole-matrix", 80)] == [None, None]
+    spilling, _ = of("too_much", "spills")  # what fails is named for each case
+    assert spilling.spilled_bytes is not None
+    assert spilling.spilled_bytes >= 4 * 64
+    assert "spilling spills: " in str(spilling.failure)
+    assert of("too_much", "no-tensor-core")[1].failure == (
+        "declares tensor_core and wide_load, but no such instruction is in its kernels"
+    )
+    for row in of("too_much", "does-not-compile"):
+        assert 'unknown.cu(2): error: identifier "no_such_name" is undefined' in str(row.failure)
+        assert row.registers is None
+    assert {row.failure for row in of("too_much", "launches-nothing")} == {"launched no kernel"}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("static", [0, 64])
+@pytest.mark.parametrize("dynamic", [0, 100])
+def test_shared_memory_is_counted_to_the_byte(target: int, static: int, dynamic: int) -> None:
+    declared = f"SHARED_ARRAY(float, a, {static}); a[threadIdx.x] = *y;" if static else ""
+    declared += " DYNAMIC_SHARED(float, b); b[threadIdx.x & 7] = *y;" if dynamic else ""
+    use = f"*y = {'a[1]' if static else '0'} + {'b[1]' if dynamic else '0'};"
+    body = f"{declared} __syncthreads(); {use}"
+    kernel = RawKernel("k", f'extern "C" __global__ void k(float* y) {{ {body} }}')
+    with compile_only(target) as built:
+        kernel((1,), (64,), torch.zeros(1), shared_bytes=dynamic)
+    assert [one.shared_bytes for one in built] == [static * 4 + dynamic]
+
+
+@pytest.mark.parametrize(("target", "limit"), SHARED_BYTES_PER_BLOCK.items())
+def test_one_byte_too_much_is_named(target: int, limit: int) -> None:
+    def kernel(shared_bytes: int) -> Built:
+        return Built(
+            kernel="k", capability=target, registers=32, local_bytes=0, shared_bytes=shared_bytes
+        )
+
+    assert kernel(limit).why_not is None
+    assert f"sm_{target} has {limit}" in str(kernel(limit + 1).why_not)
+
+
+def test_several_kernels_are_told_apart_in_one_disassembly() -> None:
+    narrow = "y[threadIdx.x] = x[threadIdx.x];"
+    wide = narrow.replace("y[", "((float4*)y)[").replace("x[", "((const float4*)x)[")
+    sources = [wide, narrow, narrow + wide, narrow]
+    with compile_only(120) as built:
+        for number, body in enumerate(sources):
+            parameters = "const float* x, float* y"
+            source = f'extern "C" __global__ void k{number}({parameters}) {{ {body} }}'
+            RawKernel(f"k{number}", source)((1,), (32,), torch.zeros(4), torch.zeros(4))
+    found = _cubin.instruction_classes([one.cubin for one in built], capability=120)
+    assert found == [("wide_load",), (), ("wide_load",), ()]
+
+
+@pytest.mark.parametrize(
+    ("instruction", "classes"),
+    [
+        ("HMMA.16816.F32.BF16 R4, R8, R12, R4 ;", ("tensor_core",)),
+        ("HGMMA.64x128x16.F32 R24, gdesc[UR8], R24 ;", ("tensor_core",)),
+        ("UTCHMMA gdesc[UR4], gdesc[UR6], tmem[UR8], tmem[UR10], idesc[UR11] ;", ("tensor_core",)),
+        ("@!P0 LDG.E.128.CONSTANT R4, desc[UR4][R2.64] ;", ("wide_load",)),
+        ("LDG.E.ENL2.256 R8, R4, desc[UR4][R2.64] ;", ("wide_load",)),
+        ("LDGSTS.E.BYPASS.LTC128B.128 [R9], desc[UR4][R2.64] ;", ("wide_load",)),
+        ("UTMALDG.2D [UR8], [UR4] ;", ("wide_load",)),
+        ("LDG.E.LTC128B.64 R4, desc[UR4][R2.64] ;", ()),
+        ("LDS.128 R4, [R2] ;", ()),
+        ("STG.E.128 desc[UR4][R2.64], R4 ;", ()),
+        ("IMAD.MOV.U32 R1, RZ, RZ, c[0x0][0x28] ;", ()),
+    ],
+)  # fmt: skip
+def test_instructions_are_what_the_class_says(instruction: str, classes: tuple[str, ...]) -> None:
+    found = [name for name, pattern in _cubin.INSTRUCTIONS.items() if pattern.search(instruction)]
+    assert tuple(found) == classes

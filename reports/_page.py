@@ -73,9 +73,9 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
         findings=_findings.shown(found.findings),
         findings_left_out=_left_out(_findings.left_out(found.findings), "finding"),
         environments=_environments_view(found),
-        kernels=_kernels_view(found, kernels, curves, drawn),
+        kernels=_kernels_view(found, kernels, curves=curves, folder=drawn),
         changes=_changes_view(found, changes),
-        sweep=_sweep_view(found, series, drawn),
+        sweep=_sweep_view(found, series, folder=drawn),
         budget=_budget_view(passes, drawn),
         compiled=_compiled_view(found),
         not_run=_not_run_view(not_run),
@@ -222,10 +222,14 @@ class KernelsView:
 
 
 def _kernels_view(
-    found: Collected, kernels: Kernels, curves: Mapping[str, list[_verify.Curve]], folder: Folder
+    found: Collected,
+    kernels: Kernels,
+    *,
+    curves: Mapping[str, list[_verify.Curve]],
+    folder: Folder,
 ) -> KernelsView:
     return KernelsView(
-        ops=[_op_view(op, curves[op.name], found, folder) for op in kernels.ops],
+        ops=[_op_view(op, curves[op.name], found=found, folder=folder) for op in kernels.ops],
         ceilings=_kernels.ceilings_table(kernels, found) if kernels.ceilings else "",
         by_interval=_kernels.has_interval_verdicts(kernels),
         on_cpu=any(found.on_cpu(row.point.main) for op in kernels.ops for row in op.rows),
@@ -234,7 +238,7 @@ def _kernels_view(
 
 
 def _op_view(
-    op: _kernels.Op, curves: list[_verify.Curve], found: Collected, folder: Folder
+    op: _kernels.Op, curves: list[_verify.Curve], *, found: Collected, folder: Folder
 ) -> OpView:
     shared = _kernels.Shared.of(op, found)
     shown = curves[:_MOST_CURVES]
@@ -246,13 +250,13 @@ def _op_view(
         overview=_kernels.overview(op, found),
         curves=_verify.curves_table(shown, found) if shown else "",
         curves_left_out=_left_out(len(curves) - len(shown), "curve"),
-        plot=None if op.is_plan else _drawn.curves(op, curves, found, folder),
-        table=_kernels.op_table(op, shared, found),
+        plot=None if op.is_plan else _drawn.curves(op, curves, found=found, folder=folder),
+        table=_kernels.op_table(op, shared, found=found),
         cases=[
             CaseView(
                 name=code(case.first.case),
                 facts=_kernels.case_line(case, shared),
-                table=_kernels.case_table(case, shared, found),
+                table=_kernels.case_table(case, shared, found=found),
             )
             for case in op.cases
         ],
@@ -281,7 +285,7 @@ class SweepView:
     left_out: str
 
 
-def _sweep_view(found: Collected, series: Sequence[_sweep.Series], folder: Folder) -> SweepView:
+def _sweep_view(found: Collected, series: Sequence[_sweep.Series], *, folder: Folder) -> SweepView:
     shown = series[: _sweep.MOST_SERIES]
     passes = _sweep.passes(shown)
     return SweepView(
@@ -295,7 +299,7 @@ def _sweep_view(found: Collected, series: Sequence[_sweep.Series], folder: Folde
             )
             for one in shown
         ],
-        plots=_drawn.sweeps(found, shown, folder),
+        plots=_drawn.sweeps(found, shown, folder=folder),
         passes=_sweep.passes_table(passes, found) if passes else "",
         on_cpu=any(found.on_cpu(one.first) for one in shown),
         left_out=_left_out(len(series) - len(shown), "line"),
@@ -334,7 +338,7 @@ def _budget_view(passes: Sequence[_budget.Pass], folder: Folder) -> BudgetView:
             for one in shown
         ],
         classes=_budget.classes_table(shown, labels) if 1 < len(shown) <= 6 else "",
-        plot=_drawn.budget(shown, labels, folder),
+        plot=_drawn.budget(shown, labels, folder=folder),
         left_out=_left_out(len(passes) - len(shown), "predicted pass"),
     )
 

@@ -123,7 +123,7 @@ def budget(path: Path, bars: Sequence[Bar], *, title: str) -> None:
 
     def draw(axes: Axes) -> None:
         for at, bar in enumerate(bars):
-            _draw_bar(axes, at, bar, longest)
+            _draw_bar(axes, bar, at=at, longest=longest)
         labels = [textwrap.fill(bar.label, _LABEL_WIDTH, break_on_hyphens=False) for bar in bars]
         axes.set_yticks(range(len(bars)), labels if len(bars) > 1 else [""])
         axes.invert_yaxis()
@@ -191,7 +191,7 @@ def _log_ticks(axes: Axes, lines: Sequence[Line]) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _draw_bar(axes: Axes, at: int, bar: Bar, longest: float) -> None:
+def _draw_bar(axes: Axes, bar: Bar, *, at: int, longest: float) -> None:
     left = 0.0
     for name, seconds in bar.segments:
         axes.barh(

@@ -5,8 +5,9 @@ is not timed. `Gathered.keys` copies a cache into a row, and is. `pack` puts the
 heads that share a key head into the rows of one matrix; `unpack` is its inverse.
 
 page, slot: int64 [batch, keys]; visible: bool [batch, T * group, keys]; keys is the longest
-request's L + T. Behind a shorter request's last key its first key is repeated, which no row sees:
-what lies in the cache there may be NaN, and a hidden NaN in V still spoils a product.
+request's L + T, rounded up to the 8 that fast kernels want. Behind a request's last key its first
+is repeated, which no row sees: what lies in the cache there may be NaN, and a hidden NaN in V still
+spoils a product.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+
+_KEYS_MULTIPLE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,8 @@ def gather(
     """Plan the gather for these lengths and trees; waits for the device."""
     tokens = mask_words.shape[1]
     length = prefix_lens.long()[:, None]  # [batch, 1]
-    key = torch.arange(int(prefix_lens.max()) + tokens, device=page_table.device)
+    keys = -(-(int(prefix_lens.max()) + tokens) // _KEYS_MULTIPLE) * _KEYS_MULTIPLE
+    key = torch.arange(keys, device=page_table.device)
     at = torch.where(key < length + tokens, key, 0)  # [batch, keys]
     draft = key - length
     bit = draft.clamp(0, tokens - 1)[:, None, :]  # [batch, 1, keys]

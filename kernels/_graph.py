@@ -24,29 +24,33 @@ def check_replay(implementation: Implementation, case: Case, *, device: torch.de
     prepared = implementation.prepare(inputs)
     captured = capture(prepared.call)
     renew(inputs, op.inputs(dataclasses.replace(case, seed=case.seed + 1), device))
-    eager = {name: value.clone() for name, value in prepared.call().items()}
+    eager = {name: value.clone() for name, value in prepared.outputs().items()}
     poison(captured.outputs)
     captured.replay()
+    replayed = prepared.convert(captured.outputs)
     torch.cuda.synchronize(device)
     want = reference(implementation, inputs)
     return Check(
         name=f"{implementation.id} on {case.name}, replayed",
         outputs=(
-            *compare(captured.outputs, want, tolerance=op.tolerance),
-            *compare(captured.outputs, eager, tolerance=op.tolerance),
+            *compare(replayed, want, tolerance=op.tolerance),
+            *compare(replayed, eager, tolerance=op.tolerance),
         ),
         changed_inputs=(),
     )
 
 
 def renew(inputs: Inputs, others: Inputs) -> None:
-    """Copy the floating-point tensors of `others` over those of `inputs`, in place."""
+    """Copy the floating-point tensors of `others` over those of `inputs`, in place.
+
+    What is NaN in either stays as it is: which cells hold no value is said by tensors that stay.
+    """
     for name, value in inputs.items():
         other = others[name]
         if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor):
             continue
         if value.is_floating_point():
-            value.copy_(other)
+            value.copy_(torch.where(value.isnan() | other.isnan(), value, other))
 
 
 def poison(outputs: Outputs) -> None:

@@ -2,9 +2,10 @@
 
 SDPA reads no pages, so each call first copies the keys and values of every request into a row; that
 copy is timed, because an engine with a paged cache would have to make it each time. The index and
-the boolean mask are the plan: they are made once for given lengths and trees, and are not timed.
-The T x group rows that share a key head are packed into one matrix, as in our own kernels: with
-`enable_gqa` only torch's slowest path takes a mask. SDPA returns no LSE, so "out" is all there is.
+the mask (added to the logits, in q's dtype: torch would turn a boolean one into that at each call)
+are the plan: they are made once for given lengths and trees, and are not timed. The T x group rows
+that share a key head are packed into one matrix, as in our own kernels: with `enable_gqa` only
+torch's slowest path takes a mask. SDPA returns no LSE, so "out" is all there is.
 """
 
 import torch
@@ -43,14 +44,15 @@ def sdpa_attention(
         page_size=shape.page_size,
         group=shape.group,
     )
-    visible = plan.visible[:, None]  # [batch, 1, rows, keys]
+    mask = torch.zeros_like(plan.visible, dtype=q.dtype)
+    mask = mask.masked_fill_(~plan.visible, float("-inf"))[:, None]  # [batch, 1, rows, keys]
 
     def call() -> Outputs:
         rows = torch.nn.functional.scaled_dot_product_attention(
             pack(q, tokens=draft_tokens, kv_heads=shape.kv_heads),
             plan.keys(k_cache),
             plan.keys(v_cache),
-            attn_mask=visible,
+            attn_mask=mask,
             scale=scale,
         )
         return {"out": unpack(rows, tokens=draft_tokens)}

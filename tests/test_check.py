@@ -161,6 +161,22 @@ def test_renewing_changes_floats_in_place_and_leaves_integers() -> None:
     assert table.tolist() == [3, 1]
 
 
+def test_renewing_keeps_the_cells_that_hold_no_value() -> None:
+    nan = math.nan
+    x = torch.tensor([1.0, nan, 3.0, nan])
+    renew({"x": x}, {"x": torch.tensor([5.0, 6.0, nan, nan])})
+    torch.testing.assert_close(x, torch.tensor([5.0, nan, 3.0, nan]), equal_nan=True)
+
+
+def test_tree_attention_has_no_nan_to_see_after_its_inputs_are_renewed() -> None:
+    op = find_op("tree_attention")
+    for case in op.cases:
+        if case.tiny:
+            inputs = dict(op.inputs(case, CPU))
+            renew(inputs, op.inputs(dataclasses.replace(case, seed=case.seed + 1), CPU))
+            assert not op.reference(**inputs)["out"].isnan().any(), case.name
+
+
 def test_poisoning_outputs_leaves_no_old_value() -> None:
     y, ids, mask = torch.zeros(2), torch.zeros(2, dtype=torch.int64), torch.tensor([False])
     poison({"y": y, "ids": ids, "mask": mask})

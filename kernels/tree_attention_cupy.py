@@ -315,6 +315,8 @@ def cupy_attention(
     given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "page_table": page_table,
              "prefix_lens": prefix_lens, "mask_words": mask_words}  # fmt: skip
     shape = shape_of(**given, draft_tokens=draft_tokens)
+    for name in ("q", "k_cache", "v_cache"):
+        _must_be_aligned(name, given[name])
     plan = plan_for(shape, sms=sm_count(q.device))
 
     def call() -> Outputs:
@@ -327,8 +329,6 @@ def cupy_attention(
 def attend(given: Mapping[str, torch.Tensor], *, shape: Shape, plan: Plan, scale: float) -> Outputs:
     """Launch by this plan, whatever the shape would choose."""
     q, k_cache, v_cache = given["q"], given["k_cache"], given["v_cache"]
-    for name in ("q", "k_cache", "v_cache"):
-        _must_be_aligned(name, given[name])
     rows, dim = len(q) * shape.q_heads, shape.head_dim
     out = torch.empty_like(q)
     lse = torch.empty(len(q), shape.q_heads, dtype=torch.float32, device=q.device)

@@ -7,7 +7,8 @@ about 100 rows a GPU waits for DRAM and not for its tensor cores. Hence:
 - the keys are split until the grid fills the SMs once (`kernels/_splits.py`), then merged by LSE;
 - the tree is one mask word a row: no mask in memory, and nothing to fill or pack per step;
 - loads are 16 bytes a thread along head_dim and pipelined by `num_stages`, pages to int64 before
-  they meet a stride, and masked with `other`, for what lies behind the last key may be NaN.
+  they meet a stride, and masked with `other`, for what lies behind the last key may be NaN. They
+  carry no eviction hint: Triton 3.7 drops it from the asynchronous copies that they become.
 
 Lengths, trees and page ids are read on the device: a captured graph follows them. The number of
 parts is fixed by shapes, and each row is summed in one order: the same bits come out each time.

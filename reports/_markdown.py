@@ -44,7 +44,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, align: str) -
         "-" * width if side == "l" else "-" * (width - 1) + ":"
         for width, side in zip(widths, align, strict=True)
     ]
-    padded = [_row(line, widths, align) for line in lines]
+    padded = [_row(line, widths, align=align) for line in lines]
     return "\n".join([padded[0], f"| {' | '.join(rule)} |", *padded[1:]])
 
 
@@ -53,7 +53,7 @@ def bullets(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _row(cells: Sequence[str], widths: Sequence[int], align: str) -> str:
+def _row(cells: Sequence[str], widths: Sequence[int], *, align: str) -> str:
     padded = [
         cell.ljust(width) if side == "l" else cell.rjust(width)
         for cell, width, side in zip(cells, widths, align, strict=True)

@@ -91,13 +91,13 @@ def rows(points: Sequence[Point], samples: Samples) -> list[Row]:
             held_to = baseline is point and alike[point.circumstances] > 1
             found.append(Row(point, None, None, held_to))
         else:
-            ratio = compared(point.main, baseline.main, samples)
+            ratio = compared(point.main, baseline.main, samples=samples)
             found.append(Row(point, baseline, ratio, is_baseline=False))
     order = {point.main.environment: number for number, point in reversed([*enumerate(points)])}
     return sorted(found, key=lambda row: (order[row.point.main.environment], _seconds(row.point)))
 
 
-def compared(new: Measurement, old: Measurement, samples: Samples) -> Ratio:
+def compared(new: Measurement, old: Measurement, *, samples: Samples) -> Ratio:
     """Say how `new` compares with `old`."""
     a, b = samples.get(new.id), samples.get(old.id)
     if a and b and min(*a, *b) > 0:

@@ -27,7 +27,7 @@ def summary(
         _counts(found, not_run),
         *_wrong(not_run),
         *_changes.counts(changes, found)[:_MOST_OF_A_KIND],
-        *_kernel_lines(found, kernels, curves),
+        *_kernel_lines(found, kernels, curves=curves),
         *_all_reduce_lines(found, series),
         *_budget_lines(passes),
         *_compiled_lines(found),
@@ -73,7 +73,7 @@ def _wrong(not_run: Sequence[_not_run.Group]) -> list[str]:
 
 
 def _kernel_lines(
-    found: Collected, kernels: Kernels, curves: Mapping[str, Sequence[_verify.Curve]]
+    found: Collected, kernels: Kernels, *, curves: Mapping[str, Sequence[_verify.Curve]]
 ) -> list[str]:
     lines = []
     for op in kernels.ops:

@@ -25,13 +25,15 @@ from verifyscope.records import Cache, Launch, Value
 class Timing:
     """One way to time an implementation: a sample is `calls` calls over `sets` input sets.
 
-    run: computes once more what is timed, and returns the outputs of each input set.
+    run: computes once more what is timed, and returns what each input set's call gave.
+    convert: makes the op's outputs of that.
     facts: further words and numbers for the record's method.
     holds: what a graph reads and writes without owning it, kept alive as long as this is.
     """
 
     timer: Timer
     run: Callable[[], Sequence[Outputs]]
+    convert: Callable[[Outputs], Outputs]
     clock: ClockName
     cache: Cache
     launch: Launch
@@ -129,6 +131,7 @@ class HostBench:
             Timing(
                 timer=timer,
                 run=lambda: [prepared.call()],
+                convert=prepared.convert,
                 clock="perf-counter",
                 cache="warm",
                 launch="eager",

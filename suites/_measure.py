@@ -170,7 +170,7 @@ def _begin(op: Op, case: Case, bench: Bench) -> _Work:
 def _make_ready(work: _Work, one: Implementation) -> None:
     with poisoned():
         prepared = one.prepare(work.sets[0])
-        got = prepared.call()
+        got = prepared.outputs()
     work.bench.synchronize()
     _hold(one, got, work.want)
     work.facts[one.name] = dict(prepared.facts)
@@ -201,7 +201,7 @@ def _check_timed(work: _Work, one: Implementation, timing: Timing) -> None:
     results = timing.run()
     step = -(-len(results) // _MOST_COMPARED_SETS)
     for at in dict.fromkeys((*range(0, len(results), step), len(results) - 1)):
-        _hold(one, results[at], work.want)
+        _hold(one, timing.convert(results[at]), work.want)
 
 
 def _hold(one: Implementation, got: Outputs, reference: Outputs) -> None:

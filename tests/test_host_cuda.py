@@ -25,7 +25,9 @@ def ints(body: str, count: int = 32, **launch: tuple[int, ...]) -> Ints:
     return [int(value) for value in out]
 
 
-def floats(body: str, *, threads: int = 64, shared_mem: int = 0) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def floats(
+    body: str, *, threads: int = 64, shared_mem: int = 0
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     """Run `body` with one element of `y` for each thread, in every kind of order."""
     y = np.zeros(threads, np.float32)
     source = f'extern "C" __global__ void k(float* y) {{\n{body}\n}}'

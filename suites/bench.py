@@ -47,7 +47,7 @@ def steps(folder: Path, gpus: tuple[str, ...]) -> list[Step]:
     entry = match(gpus[0]) if gpus else None
     predicted = entry.name if entry is not None else _FOUNDING_GPU
     known_times = ("--sweep", str(folder / "records.jsonl")) if several else ()
-    # What a CPU times are wide intervals anyway: a fifth of a second each keeps to the five minutes.
+    # A fifth of a second for each implementation of a case keeps a CPU to the five minutes.
     brief = () if gpus else ("--benchmark-max-time=0.2",)
     return [
         Step(

@@ -10,6 +10,8 @@ model, the report. A step that fails hides no other; the exit status is 1 if one
 import sys
 from pathlib import Path
 
+# Importing it pins Triton's FP fusion, here and so in all steps: one environment, not two.
+import kernels  # noqa: F401
 from suites import _steps
 from suites._steps import Step, python
 from verifyscope import cli, driver, runs

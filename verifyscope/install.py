@@ -129,7 +129,7 @@ def add_here() -> None:
 
 
 def present() -> dict[str, str]:
-    """Return every installed distribution and its version, asked of a new process.
+    """Return every installed distribution but this one, and its version, asked of a new process.
 
     The running one caches what folders hold, and would not see what pip has just done.
     """
@@ -140,11 +140,12 @@ def present() -> dict[str, str]:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     found: dict[str, str] = json.loads(done.stdout)
+    found.pop("verifyscope", None)  # made anew each time, and seen in this checkout anyhow
     return {_plain(name): version for name, version in found.items()}
 
 
 def pins(have: Mapping[str, str]) -> str:
-    """Return constraints that hold every distribution where it is; ours may be made anew.
+    """Return constraints that hold every distribution where it is.
 
     pip refuses a pin that is no version of PEP 440, as very old packages have; that they did not
     change is seen afterwards, as for all.
@@ -153,9 +154,7 @@ def pins(have: Mapping[str, str]) -> str:
         r"(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9]+([._-][a-z0-9]+)*)?"
     )
     return "".join(
-        f"{name}=={version}\n"
-        for name, version in have.items()
-        if name != "verifyscope" and legal.fullmatch(version)
+        f"{name}=={version}\n" for name, version in have.items() if legal.fullmatch(version)
     )
 
 
@@ -172,7 +171,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     return [
         f"{name} {version} -> {after.get(name, 'gone')}"
         for name, version in before.items()
-        if after.get(name) != version and name != "verifyscope"
+        if after.get(name) != version
     ]
 
 

@@ -10,6 +10,7 @@ folder under `runs/`. Exit status: 0 fine, 1 a step failed, 2 no GPU, 130 interr
 Until the steps run, only the standard library may be imported.
 """
 
+import argparse
 import datetime
 import os
 import shutil
@@ -41,8 +42,15 @@ _OPTIONAL = {
 _PROGRAMS = frozenset({"ncu", "compute-sanitizer", "nvcc"})
 
 
-def main() -> int:
-    """Run the steps; return the exit status."""
+def main(arguments: Sequence[str]) -> int:
+    """Run the steps; return the exit status. The parser is the standard library's, as all here."""
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    argparse.ArgumentParser(
+        prog="python -m suites.gpu",
+        description=summary,
+        epilog=details,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args(arguments)
     began = time.monotonic()
     found = driver.look()
     if found is None:
@@ -298,4 +306,4 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -199,7 +199,7 @@ def test_exactly_four_files_are_left_whatever_happens(
         monkeypatch, [_step("good", "print('fine')"), _step("bad", "raise SystemExit(1)")]
     )
     monkeypatch.setenv("OUT", str(tmp_path / "out"))
-    assert gpu.main() == 1
+    assert gpu.main([]) == 1
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         *("records.jsonl", "report.md", "run.tar.gz", "steps.md")
     ]
@@ -231,7 +231,7 @@ def test_records_and_report_of_the_steps_are_kept(
 
     monkeypatch.setattr(gpu, "steps", steps)
     monkeypatch.setenv("OUT", str(tmp_path))
-    assert gpu.main() == 0
+    assert gpu.main([]) == 0
     assert (tmp_path / "report.md").read_text() == "# A report"
     assert (tmp_path / "records.jsonl").read_text() == "a line"
     assert len(list(tmp_path.iterdir())) == 4
@@ -243,7 +243,7 @@ def test_without_out_a_new_folder_under_runs_is_made(
     _fake_machine(monkeypatch, [_step("good", "")])
     monkeypatch.delenv("OUT", raising=False)
     monkeypatch.chdir(tmp_path)
-    assert gpu.main() == 0
+    assert gpu.main([]) == 0
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.endswith("-gpu")
     assert len(list(folder.iterdir())) == 4
@@ -255,7 +255,7 @@ def test_an_unwritable_place_is_one_line(
     _fake_machine(monkeypatch, [])
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("OUT", str(tmp_path / "file" / "out"))
-    assert gpu.main() == 1
+    assert gpu.main([]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
@@ -431,3 +431,10 @@ def test_a_python_that_is_none_is_a_usage_error(given: str) -> None:
 
 def test_the_runner_leaves_no_mark_in_this_process() -> None:
     assert _steps._MARK not in os.environ
+
+
+def test_help_needs_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        gpu.main(["--help"])
+    assert ended.value.code == 0
+    assert "usage: python -m suites.gpu" in capsys.readouterr().out

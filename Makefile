@@ -50,7 +50,7 @@ smoke: setup ## a few seconds: what this machine can do, one op listed, one budg
 		--predict rtx-pro-6000-server --records /dev/null
 
 report: setup ## a report of the newest run, or of RUN=runs/...
-	@$(venv) -m reports.build $(or $(RUN),$(newest))
+	@$(venv) -m reports.build $(or $(RUN),$(newest),$(error report: runs/ is empty; 'make bench' makes a run))
 
 gpu: ## the first nine minutes on a GPU: checks, ceilings, suites; uses the active python
 	@$(if $(asked),$(python),$(or $(shell command -v python3),$(python))) -m suites.gpu

@@ -3,6 +3,7 @@
 Starts without torch; what needs it is imported by the function that does the work.
 """
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ from typing import Annotated
 import typer
 
 from verifyscope import cli
-from verifyscope.errors import UsageError
+from verifyscope.errors import Failure, UsageError
 from verifyscope.hardware import SHARED_BYTES_PER_BLOCK
 
 PROGRAM = "python -m kernels"
@@ -34,17 +35,21 @@ app = cli.app(None)
 def main(
     capabilities: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[CAPABILITY]...", help="for --compile, such as 90 120"),
+        typer.Argument(metavar="CAPABILITY", help="for --compile, such as 90 120"),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="print what there is")] = False,
     compile_: Annotated[bool, typer.Option("--compile", help="build for the capabilities")] = False,
     check: Annotated[bool, typer.Option("--check", help="compare with the references")] = False,
-    op: Annotated[list[str] | None, typer.Option(help="only this op; may be repeated")] = None,
+    op: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="only this op; may be repeated")
+    ] = None,
     implementation: Annotated[
-        list[str] | None, typer.Option(help="only implementations of this name; may be repeated")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="only this implementation; may be repeated"),
     ] = None,
     kind: Annotated[
-        list[str] | None, typer.Option(help="only this kind, such as own; may be repeated")
+        list[str] | None,
+        typer.Option(metavar="KIND", help="only this kind, such as own; may be repeated"),
     ] = None,
     long: Annotated[
         bool, typer.Option("--long", help="--compile: all dtypes and page sizes")
@@ -53,7 +58,9 @@ def main(
     graph: Annotated[
         bool, typer.Option("--graph", help="--check: the replay of a captured CUDA graph")
     ] = False,
-    timeout: Annotated[float, typer.Option(help="seconds for one check or build")] = 300.0,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="for one check or build")
+    ] = 300.0,
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="write the rows as JSON too")
     ] = None,
@@ -62,6 +69,8 @@ def main(
     ] = None,
 ) -> None:
     """Parse the command line and do the one thing that it asks for."""
+    if importlib.util.find_spec("torch") is None:
+        raise Failure("needs the package 'torch', which is not installed; `make setup` installs it")
     from kernels import _commands
     from kernels._points import Selection
 

@@ -59,6 +59,7 @@ def capture(
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     collecting = gc.isenabled()
     # A collected kernel unloads its module, which would invalidate the capture.
+    gc.collect()
     gc.disable()
     try:
         with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode=error_mode):

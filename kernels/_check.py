@@ -53,11 +53,16 @@ class Check:
         return max(self.outputs, key=lambda one: one.share)
 
     @property
-    def failure(self) -> str | None:
+    def problems(self) -> str | None:
         """Say what is wrong, in one line; None if nothing is."""
-        problems = [f"{one.output}: {one.problem}" for one in self.outputs if not one.passed]
-        problems += [f"input {name!r} was written to" for name in self.changed_inputs]
-        return f"{self.name}: {'; '.join(problems)}" if problems else None
+        found = [f"{one.output}: {one.problem}" for one in self.outputs if not one.passed]
+        found += [f"input {name!r} was written to" for name in self.changed_inputs]
+        return "; ".join(found) or None
+
+    @property
+    def failure(self) -> str | None:
+        """Say what is wrong with which implementation on which case; None if nothing is."""
+        return f"{self.name}: {self.problems}" if self.problems else None
 
 
 def check(implementation: Implementation, case: Case, *, device: torch.device) -> Check:

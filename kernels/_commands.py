@@ -1,6 +1,7 @@
 """What `python -m kernels` does: list, compile, check; each row printed, kept as JSON, recorded."""
 
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from kernels._points import Checked, Point, Selection
+from kernels._points import Checked, Point, Selection, Unit
 from kernels._workers import Conditions, Lost, work
 from verifyscope import cli, runs
 from verifyscope.errors import Failure, UsageError
@@ -68,11 +69,11 @@ class Output:
         """Print the table and write the JSON file."""
         if self._cells:
             cli.print_rows(self._cells, self._header)
+        if self._run is not None:
+            self._run.close()
         if self._json is not None:
             data = msgspec.json.format(msgspec.json.encode(self._items), indent=2)
             self._json.write_bytes(data + b"\n")
-        if self._run is not None:
-            self._run.close()
 
 
 @contextlib.contextmanager
@@ -114,10 +115,13 @@ def compile_units(
     conditions = _conditions(_MOST_PROCESSES, timeout_s, {"TRITON_INTERPRET": "0"})
     out.begin(_COMPILE)
     count = failed = 0
-    with work("kernels._compile:build_unit", units, conditions=conditions) as built:
-        for unit, rows in zip(units, _watched(built, len(units), "compiling"), strict=True):
+    with (
+        work("kernels._compile:build_unit", units, conditions=conditions) as results,
+        _watched(results, len(units), "compiling") as built,
+    ):
+        for unit, rows in zip(units, built, strict=True):
             if isinstance(rows, Lost):
-                rows = [_lost(unit.op, unit.implementation, unit.capability, rows.reason)]
+                rows = [_lost(unit, rows)]
             for row in rows:
                 _print_compiled(row, out)
                 count, failed = count + 1, failed + (row.failure is not None)
@@ -143,24 +147,36 @@ def check_points(
     )
     rows: list[Checked] = []
     out.begin(_CHECK)
-    with work(
-        "kernels._execute:check_point",
-        tasks,
-        conditions=conditions,
-        spoils=lambda row: on_gpu and row.status == "failed",
-    ) as results:
-        checked = _watched(results, len(tasks), "checking")
-        try:
-            for point in points:
-                row = _skipped(point) if point.reason else next(checked)
-                rows.append(_failed(point, row.reason) if isinstance(row, Lost) else row)
-                _print_checked(rows[-1], out)
-        finally:
-            _record_checks(rows, out)
+    with (
+        work(
+            "kernels._execute:check_point",
+            tasks,
+            conditions=conditions,
+            spoils=lambda row: on_gpu and row.status == "failed",
+        ) as results,
+        _watched(results, len(tasks), "checking") as checked,
+    ):
+        for op, its_points in itertools.groupby(points, key=lambda point: point.op):
+            rows += _print_op(op, its_points, checked, graph=graph, out=out)
     counts = {s: sum(row.status == s for row in rows) for s in ("passed", "failed", "skipped")}
     cli.note(", ".join(f"{count} {status}" for status, count in counts.items()))
     if counts["failed"]:
         raise Failure(f"{counts['failed']} of {len(rows)} checks failed; see their last column")
+
+
+def _print_op(
+    op: str, points: Iterable[Point], checked: Iterator[Any], *, graph: bool, out: Output
+) -> list[Checked]:
+    """Print and record what became of the points of one op, as it comes."""
+    rows: list[Checked] = []
+    try:
+        for point in points:
+            row = _skipped(point) if point.reason else next(checked)
+            rows.append(_failed(point, row.reason) if isinstance(row, Lost) else row)
+            _print_checked(rows[-1], out)
+    finally:
+        _record_agreement(op, rows, graph=graph, out=out)
+    return rows
 
 
 def _conditions(most: int, timeout_s: float, environment: Mapping[str, str]) -> Conditions:
@@ -168,15 +184,17 @@ def _conditions(most: int, timeout_s: float, environment: Mapping[str, str]) -> 
     return Conditions(processes=processes, timeout_s=timeout_s, environment=environment)
 
 
-def _watched(results: Iterator[Any], count: int, what: str) -> Iterator[Any]:
-    """Yield `results`, with a progress bar on stderr where that is a terminal."""
+@contextlib.contextmanager
+def _watched(results: Iterator[Any], count: int, what: str) -> Iterator[Iterator[Any]]:
+    """Give `results`, with a progress bar on stderr where that is a terminal."""
     if not sys.stderr.isatty():
-        yield from results
+        yield results
         return
     from rich.console import Console
-    from rich.progress import track
+    from rich.progress import Progress
 
-    yield from track(results, what, total=count, console=Console(stderr=True), transient=True)
+    with Progress(console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
+        yield iter(bar.track(results, total=count, description=what))
 
 
 def _print_compiled(row: Compiled, out: Output) -> None:
@@ -188,20 +206,20 @@ def _print_compiled(row: Compiled, out: Output) -> None:
     out.record(row)
 
 
-def _lost(op: str, implementation: str, capability: int, reason: str) -> Compiled:
+def _lost(unit: Unit, lost: Lost) -> Compiled:
     return Compiled(
-        op=op,
-        implementation=implementation,
+        op=unit.op,
+        implementation=unit.implementation,
         kernel="-",
-        case="*",
-        capability=capability,
+        case=lost.during or "*",
+        capability=unit.capability,
         registers=None,
         spilled_bytes=None,
         shared_bytes=None,
-        shared_limit_bytes=SHARED_BYTES_PER_BLOCK[capability],
+        shared_limit_bytes=SHARED_BYTES_PER_BLOCK[unit.capability],
         declared=(),
         found=(),
-        failure=reason,
+        failure=lost.reason,
         environment="",
         command="",
         commit=None,
@@ -214,6 +232,8 @@ def _print_checked(row: Checked, out: Output) -> None:
 
     cells = (row.op, row.implementation, row.case, number(row.max_row_error), number(row.tolerance))
     out.add((*cells, row.executed, row.status, row.output, row.reason), row)
+    if row.status == "failed":
+        out.record(_measurement(row, "failed", row.reason or "wrong"))
 
 
 def _skipped(point: Point) -> Checked:
@@ -252,29 +272,26 @@ def _measurement(point: Point | Checked, status: Status, reason: str) -> Measure
     )
 
 
-def _record_checks(rows: list[Checked], out: Output) -> None:
-    """Record each failure, and for each op one finding that holds what passed and how."""
-    for row in rows:
-        if row.status == "failed":
-            out.record(_measurement(row, "failed", row.reason or "wrong"))
-    for op in dict.fromkeys(row.op for row in rows):
-        ran = [row for row in rows if row.op == op and row.status != "skipped"]
-        passed = [row for row in ran if row.status == "passed"]
-        if not ran:
-            continue
-        out.record(
-            Finding(
-                name="correctness",
-                sentence=f"{op}: {len(passed)} of {len(ran)} checks agree with the reference.",
-                evidence=tuple(
-                    Evidence(
-                        file="python -m kernels --check",
-                        at=f"{row.op}/{row.implementation} on {row.case}",
-                        value=f"{row.output}: {row.max_row_error:.3g} of {row.tolerance:.3g}, "
-                        f"executed by {row.executed}",
-                    )
-                    for row in passed
-                ),
-                confidence="sure",
-            )
+def _record_agreement(op: str, rows: list[Checked], *, graph: bool, out: Output) -> None:
+    """Record one finding that holds what passed, how near to its bound, and how it was executed."""
+    ran = [row for row in rows if row.status != "skipped"]
+    passed = [row for row in ran if row.status == "passed"]
+    if not ran:
+        return
+    what = "replays of a captured graph" if graph else "checks"
+    out.record(
+        Finding(
+            name="graph replay" if graph else "correctness",
+            sentence=f"{op}: {len(passed)} of {len(ran)} {what} agree with the reference.",
+            evidence=tuple(
+                Evidence(
+                    file="python -m kernels --check",
+                    at=f"{row.op}/{row.implementation} on {row.case}",
+                    value=f"{row.output}: {row.max_row_error:.3g} of {row.tolerance:.3g}, "
+                    f"executed by {row.executed}",
+                )
+                for row in passed
+            ),
+            confidence="sure",
         )
+    )

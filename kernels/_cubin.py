@@ -126,8 +126,10 @@ def _tool(name: str) -> Path:
 
 @cache
 def _compiled(name: str, source: str, options: tuple[str, ...], capability: int) -> bytes:
-    from cuda.bindings import nvrtc
-
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError:
+        raise ValueError("compiling CUDA C++ needs the package 'cuda-python'") from None
     flags = [f"--gpu-architecture=sm_{capability}", *compiler_options(), *options]
     program = _value(nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], []))
     try:

@@ -19,8 +19,9 @@ import kernels
 from kernels import _host_cuda, _raw
 from kernels._check import check
 from kernels._graph import check_replay
-from kernels._points import Checked, Point
+from kernels._points import Checked, Point, reason_from
 from kernels._registry import Case, Implementation, Reason, find_case, find_op
+from verifyscope.errors import Failure, UsageError
 
 Executed = Literal["cuda", "cpu", "interpreter", "host"]
 
@@ -49,7 +50,9 @@ def way(implementation: Implementation, case: Case, *, device: torch.device) -> 
     needs = implementation.needs
     reason = implementation.why_not(device, case)
     if reason is None:
-        return Way(executed="cuda" if device.type == "cuda" else "cpu")
+        interpreted = "triton" in needs.packages and os.environ.get("TRITON_INTERPRET") == "1"
+        native: Executed = "cuda" if device.type == "cuda" else "cpu"
+        return Way(executed="interpreter" if interpreted else native)
     kernels_of = set(needs.packages)
     if device.type != "cpu" or not needs.capabilities or not kernels_of <= {"triton", "cupy"}:
         return Way(executed=None, reason=reason)
@@ -98,17 +101,21 @@ def check_point(task: tuple[Point, bool]) -> Checked:
         with stand_ins():
             found = (check_replay if graph else check)(implementation, case, device=here)
     except torch.OutOfMemoryError as error:
-        return msgspec.structs.replace(row, reason=f"too large for this device: {_line(error)}")
+        return msgspec.structs.replace(
+            row, reason=f"too large for this device: {reason_from(error)}"
+        )
+    except (UsageError, Failure):  # of this machine, not of the kernel
+        raise
     except Exception as error:  # whatever a kernel raises is this point's result
         return msgspec.structs.replace(row, status="failed", reason=_where(error))
     worst = found.worst
     return msgspec.structs.replace(
         row,
-        status="failed" if found.failure else "passed",
+        status="failed" if found.problems else "passed",
         max_row_error=worst.error,
         tolerance=worst.allowed,
         output=worst.output,
-        reason=found.failure,
+        reason=found.problems,
     )
 
 
@@ -122,8 +129,4 @@ def _where(error: Exception) -> str:
         and not Path(frame.filename).name.startswith("_")
     ]
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {_line(error)}{place}"
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return f"{reason_from(error)}{place}"

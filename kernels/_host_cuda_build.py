@@ -117,17 +117,15 @@ def _kept(name: str, build: Callable[[Path], Path]) -> Path:
 
 
 def _compile(name: str, command: list[str], folder: Path) -> None:
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"TMPDIR": str(folder)}
-    )
+    environment = os.environ | {"TMPDIR": str(folder), "LC_ALL": "C"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode == 0:
         return
     if "No space left on device" in done.stderr:
         raise _no_room(folder.parent, "no space left on the device")
-    first = re.search(r"^.*error: .*$", done.stderr, re.MULTILINE)
-    raise ValueError(
-        f"{name} does not compile for a CPU: {first[0] if first else ''}\n{done.stderr}"
-    )
+    first = re.search(r"^(\S+?):(\d+):.*(error: .*)$", done.stderr, re.MULTILINE)
+    where = f"{first[1]} line {first[2]}: {first[3]}" if first else "the compiler failed"
+    raise ValueError(f"{name} does not compile for a CPU: {where}\n{done.stderr}")
 
 
 def _no_room(folder: Path, reason: str) -> Failure:

@@ -2,7 +2,17 @@
 
 import msgspec
 
+from verifyscope.privacy import redacted_words
 from verifyscope.records import Kind
+
+_LONGEST_REASON = 600
+
+
+def reason_from(error: Exception) -> str:
+    """Return all of `error` in one line, fit for a record; `reason_of` would keep its first."""
+    text = redacted_words(str(error))
+    cut = text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]} ..."
+    return f"{type(error).__name__}: {cut}" if cut else type(error).__name__
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,14 +77,18 @@ class Prepared:
     """An implementation ready to run: planned, packed and allocated, none of which is timed.
 
     facts: what was resolved meanwhile (a backend, a number of splits, a version), for the record.
-    launch, read: `call` in two, where a library's result is converted after the computation (an LSE
-    to another base). A clock times `launch` alone; `read` gives the outputs of the last one.
+    convert: makes the op's outputs of what `call` returned, where a library gives them in another
+        form (an LSE to base 2). It is no part of the computation and is not timed; it changes
+        nothing in place.
     """
 
     call: Callable[[], Outputs]
     facts: Mapping[str, str] = field(default_factory=dict)
-    launch: Callable[[], object] | None = None
-    read: Callable[[], Outputs] | None = None
+    convert: Callable[[Outputs], Outputs] = lambda outputs: outputs
+
+    def outputs(self) -> Outputs:
+        """Compute once and return the op's outputs."""
+        return self.convert(self.call())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +130,7 @@ class Implementation:
 
     def run(self, inputs: Inputs) -> Outputs:
         """Prepare and run once."""
-        return self.prepare(inputs).call()
+        return self.prepare(inputs).outputs()
 
     def serves(self, capability: int) -> bool:
         """Say whether it is built for `capability`: the same major number, not a later minor."""

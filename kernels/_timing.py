@@ -1,7 +1,8 @@
 """How a GPU's time is taken: which cache state, how many input sets, which timer.
 
-Cold: one CUDA graph walks N distinct input sets with N x touched bytes >= 3 x L2, N at most 512; a
-sample is one replay / N. Flushed: where that many sets are too many or do not fit in memory, one
+Cold: one CUDA graph walks N distinct input sets with N x touched bytes >= 3 x L2, N at most 512,
+several times over where one walk is short against an event's resolution; a sample is one replay /
+its calls. Flushed: where that many sets are too many or do not fit in memory, one
 call between two events after reads of 2 x L2, which leave clean lines. Warm: a graph of calls on
 one set. Touched bytes are counted (`Op.cost`), not tensor sizes.
 
@@ -29,7 +30,9 @@ CACHES_TO_FLUSH = 2
 MOST_INPUT_SETS = 512
 MOST_FLUSH_PASSES = 16
 EVENT_RESOLUTION_S = 0.5e-6
-_SHORTEST_WARM_REPLAY_S = 300e-6
+MOST_CALLS = 2048
+# 600 times an event's resolution, and far longer than the launch that the replay before hides.
+SHORTEST_REPLAY_S = 300e-6
 _FEWEST_WARM_CALLS = 8
 
 
@@ -67,9 +70,20 @@ def input_sets(
 
 
 def warm_calls(call_s: float) -> int:
-    """Return how many calls make a warm graph that outlasts its own launch by far."""
-    wanted = math.ceil(_SHORTEST_WARM_REPLAY_S / call_s) if call_s > 0 else MOST_INPUT_SETS
-    return min(max(wanted, _FEWEST_WARM_CALLS), MOST_INPUT_SETS)
+    """Return how many calls make a warm graph that is long enough to be timed."""
+    wanted = math.ceil(SHORTEST_REPLAY_S / call_s) if call_s > 0 else MOST_CALLS
+    return min(max(wanted, _FEWEST_WARM_CALLS), MOST_CALLS)
+
+
+def walks(replay_s: float, *, calls: int, call_bytes: int, free_bytes: int) -> int:
+    """Return how often a graph walks its sets, so that it is long enough to be timed.
+
+    replay_s: the time of one walk of `calls` calls. Every call keeps `call_bytes` of its own in the
+    graph, and all of them may use a quarter of `free_bytes`.
+    """
+    wanted = math.ceil(SHORTEST_REPLAY_S / replay_s) if replay_s > 0 else MOST_CALLS
+    fitting = free_bytes // (4 * calls * call_bytes) if call_bytes > 0 else wanted
+    return max(1, min(wanted, fitting, MOST_CALLS // calls))
 
 
 def flush_passes(*, enqueue_s: float, pass_s: float) -> tuple[int, bool]:

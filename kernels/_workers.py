@@ -2,7 +2,8 @@
 
 A task is named as text ("kernels._execute:check_point") and imported in the worker, after its
 environment is set: Triton decides at import whether its kernels are interpreted or compiled.
-Items and results are pickled. The time of an item starts when the worker knows all ops.
+Items and results are pickled. A task may yield instead: the last thing is its result, and what
+comes before says what it is at and starts its time anew.
 """
 
 import contextlib
@@ -28,14 +29,15 @@ _START = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Stands in place of a result that never came; `reason` says why."""
+    """Stands in place of a result that never came; what the worker was at, if it said so."""
 
     reason: str
+    during: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """How workers run: how many at once, with what environment, how long for one item."""
+    """How workers run: how many at once, with what environment, how long without a sign."""
 
     processes: int
     timeout_s: float
@@ -95,14 +97,17 @@ class _Worker:
 
     def ask(self, item: Any) -> Any:
         """Return the task's result for `item`, or `Lost`."""
+        limit_s, part = self._conditions.timeout_s, None
         try:
             connection = self._connection or self._start()
             connection.send(item)
-            if not connection.poll(self._conditions.timeout_s):
-                return Lost(f"did not end within {self._conditions.timeout_s:g} s; see --timeout")
-            return connection.recv()
+            while connection.poll(limit_s):
+                is_result, part = connection.recv()
+                if is_result:
+                    return part
         except (EOFError, OSError):
-            return Lost(self._how_it_ended())
+            return Lost(self._how_it_ended(), part)
+        return Lost(f"did not end within {limit_s:g} s; see --timeout", part)
 
     def end(self, *, for_good: bool = False) -> None:
         """Kill the process; it holds nothing that is not in its results."""
@@ -155,8 +160,11 @@ def _serve(
             item = connection.recv()
         except EOFError:
             sys.exit(0)
+        result = None
         try:
-            result = run(item)
+            answer = run(item)
+            for part in answer if isinstance(answer, Iterator) else (answer,):
+                connection.send((False, result := part))
         except (UsageError, Failure) as error:
             result = error
-        connection.send(result)
+        connection.send((True, result))

@@ -10,7 +10,7 @@ Two implementations differ in the plan alone, which is not timed:
                       split and merged, on the largest grid. Before 0.7 the query tile, too, is that
                       of the worst ragged batch; later versions are told `uniform_q_len` = T
 Both can be captured. The backend is fa2 by name, for no other takes a custom mask in 0.6.18 and
-0.7.4. The LSE is asked for in base 2 and made natural by `read`, after what is timed.
+0.7.4. The LSE is asked for in base 2 and made natural by `convert`, after what is timed.
 
 Errors: ValueError for inputs that `shape_of` refuses or a mask of 2^31 bits; RuntimeError, with
 what is missing, for a version that cannot be called so (`refuses` says it beforehand).
@@ -235,18 +235,17 @@ def _prepared(
         library, q=q, paged_kv_cache=cache, out=out, lse=lse, return_lse=True, lse_base="log2"
     )
 
-    def launch() -> None:
-        wrapper.run(**run.kwargs)
-
-    def read() -> Outputs:
-        natural = _flashinfer.natural_log(lse, finite_infinity="lse_base" in run.dropped)
-        return {"out": out, "lse": natural}
+    finite_infinity = "lse_base" in run.dropped
 
     def call() -> Outputs:
-        launch()
-        return read()
+        wrapper.run(**run.kwargs)
+        return {"out": out, "lse": lse}
 
-    return Prepared(call=call, launch=launch, read=read, facts=facts)
+    def convert(given: Outputs) -> Outputs:
+        natural = _flashinfer.natural_log(given["lse"], finite_infinity=finite_infinity)
+        return {"out": given["out"], "lse": natural}
+
+    return Prepared(call=call, convert=convert, facts=facts)
 
 
 def make_wrapper(library: ModuleType, step: Metadata, *, shape: Shape, any_lengths: bool) -> Any:

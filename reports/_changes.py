@@ -34,8 +34,8 @@ def changes(found: Collected) -> list[Change]:
         return []
     pairs = _pairs((*found.kernels, *found.collectives))[:_MOST_COMPARED]
     ids = {one.id for pair in pairs for one in pair}
-    samples: Samples = records.samples(found.paths, ids, found.warnings)
-    compared_pairs = [Change(old, new, compared(new, old, samples)) for old, new in pairs]
+    samples: Samples = records.samples(found.paths, ids, warnings=found.warnings)
+    compared_pairs = [Change(old, new, compared(new, old, samples=samples)) for old, new in pairs]
     return sorted(compared_pairs, key=_size, reverse=True)
 
 

@@ -17,12 +17,14 @@ _COLLECTIVES = ("all_reduce", "other_collective")
 class Collected:
     """The records of a report; each list is in the order in which they were read.
 
-    environments: by id, the first of each; runs: every one, for when and by which command.
+    environments: by id, the first of each; letters: what a report calls them, by id; runs: every
+    one, for when and by which command.
     kernels and collectives were measured or imported and have a time; what has none is in not_run.
     """
 
     paths: tuple[Path, ...]
     environments: dict[str, Environment] = field(default_factory=dict)
+    letters: dict[str, str] = field(default_factory=dict)
     runs: list[Environment] = field(default_factory=list)
     kernels: list[Measurement] = field(default_factory=list)
     collectives: list[Measurement] = field(default_factory=list)
@@ -34,13 +36,7 @@ class Collected:
 
     def letter(self, environment: str | None) -> str:
         """Return the letter that a report calls an environment by."""
-        if environment not in self.environments:
-            return "?"
-        number, letters = list(self.environments).index(environment), ""
-        while number >= 0:
-            number, rest = divmod(number, 26)
-            letters, number = chr(ord("A") + rest) + letters, number - 1
-        return letters
+        return self.letters.get(environment or "", "?")
 
     def on_cpu(self, measured: Measurement) -> bool:
         """Say whether a measurement was made without a GPU."""
@@ -60,7 +56,9 @@ def collect(paths: Sequence[Path]) -> Collected:
                 seen.add(record.id)
                 _place(record, found)
         elif isinstance(record, Environment):
-            found.environments.setdefault(record.id, record)
+            if record.id not in found.environments:
+                found.letters[record.id] = _letters(len(found.environments))
+                found.environments[record.id] = record
             found.runs.append(record)
         elif isinstance(record, Compiled):
             found.compiled.append(record)
@@ -72,6 +70,15 @@ def collect(paths: Sequence[Path]) -> Collected:
 def is_collective(measured: Measurement) -> bool:
     """Say whether several ranks took part: a row of a sweep and not of a kernel."""
     return "in_place" in measured.dims or class_of(measured.part) in _COLLECTIVES
+
+
+def _letters(number: int) -> str:
+    """Return A to Z, then AA."""
+    letters = ""
+    while number >= 0:
+        number, rest = divmod(number, 26)
+        letters, number = chr(ord("A") + rest) + letters, number - 1
+    return letters
 
 
 def _place(record: Measurement, found: Collected) -> None:

@@ -34,7 +34,7 @@ class Plot:
 
 
 def curves(
-    op: _kernels.Op, every: Sequence[_verify.Curve], found: Collected, folder: Folder
+    op: _kernels.Op, every: Sequence[_verify.Curve], *, found: Collected, folder: Folder
 ) -> str | None:
     """Plot the curves of the point that has most T, one line an implementation."""
     alike = [curve for curve in every if curve.fixed == every[0].fixed][: _plots.MOST_LINES]
@@ -44,7 +44,7 @@ def curves(
     path = folder.file(name)
     if path is None:
         return None
-    several = len(found.environments) > 1
+    several = len({curve.environment for curve in alike}) > 1
     lines = [
         _plots.Line(
             label=curve.implementation
@@ -68,7 +68,7 @@ def curves(
     return name
 
 
-def sweeps(found: Collected, series: Sequence[_sweep.Series], folder: Folder) -> list[Plot]:
+def sweeps(found: Collected, series: Sequence[_sweep.Series], *, folder: Folder) -> list[Plot]:
     """Plot each collective; more lines than a plot holds go on to another."""
     plots = []
     for op in dict.fromkeys(one.first.op for one in series):
@@ -80,12 +80,12 @@ def sweeps(found: Collected, series: Sequence[_sweep.Series], folder: Folder) ->
             name = f"sweep-{_file_name(op)}{f'-{number}' if number > 1 else ''}.png"
             path = folder.file(name)
             if path is not None:
-                _sweep_plot(path, chunk, op, found)
+                _sweep_plot(path, chunk, op=op, found=found)
                 plots.append(Plot(file=name, alt=f"Time of {text(op)} against bytes"))
     return plots
 
 
-def _sweep_plot(path: Path, series: Sequence[_sweep.Series], op: str, found: Collected) -> None:
+def _sweep_plot(path: Path, series: Sequence[_sweep.Series], *, op: str, found: Collected) -> None:
     common, labels = _sweep.short_names(series, found)
     points = [[(size, one) for size, one in line.points if one.median_s] for line in series]
     marks = {
@@ -112,7 +112,7 @@ def _sweep_plot(path: Path, series: Sequence[_sweep.Series], op: str, found: Col
     )
 
 
-def budget(passes: Sequence[_budget.Pass], labels: Sequence[str], folder: Folder) -> str | None:
+def budget(passes: Sequence[_budget.Pass], labels: Sequence[str], *, folder: Folder) -> str | None:
     """Plot the predicted passes, one bar each."""
     bars = []
     for one, label in zip(passes, labels, strict=True):
@@ -127,7 +127,7 @@ def budget(passes: Sequence[_budget.Pass], labels: Sequence[str], folder: Folder
     path = folder.file("budget.png") if bars else None
     if path is None:
         return None
-    _plots.budget(path, bars, title="Predicted, not measured: time of a pass by class")
+    _plots.budget(path, bars, title="Predicted, not measured")
     return "budget.png"
 
 

@@ -3,11 +3,15 @@
 from collections import Counter
 from collections.abc import Mapping
 
+import msgspec
+
 from reports import _text
 from reports._collected import Collected
 from reports._markdown import code, table, text
 from reports._text import NOT_KNOWN
 from verifyscope.records import Environment, GpuState
+
+AllFacts = Mapping[str, Mapping[str, str]]
 
 _MOST_SIDE_BY_SIDE = 4
 _MOST_DIFFERENCES = 60
@@ -35,9 +39,14 @@ def facts(environment: Environment) -> dict[str, str]:
     return {name: NOT_KNOWN if value is None else value for name, value in known.items()}
 
 
-def shared_table(found: Collected) -> str:
+def all_facts(found: Collected) -> AllFacts:
+    """Return the facts of each environment, by its letter."""
+    return {found.letter(name): facts(one) for name, one in found.environments.items()}
+
+
+def shared_table(all_facts: AllFacts) -> str:
     """Return what all environments have in common."""
-    every = [facts(environment) for environment in found.environments.values()]
+    every = list(all_facts.values())
     first = every[0]
     shared = {
         name: value
@@ -58,15 +67,14 @@ def shared_table(found: Collected) -> str:
     return table(("", "in all of them" if len(every) > 1 else ""), lines, align="ll")
 
 
-def unknown_facts(found: Collected) -> list[str]:
+def unknown_facts(all_facts: AllFacts) -> list[str]:
     """Return the names of what no environment knows."""
-    every = [facts(environment) for environment in found.environments.values()]
+    every = list(all_facts.values())
     return [name for name in every[0] if all(one.get(name) == NOT_KNOWN for one in every)]
 
 
-def difference_table(found: Collected) -> str:
+def difference_table(every: AllFacts) -> str:
     """Return what differs: side by side, or, for many environments, value by value."""
-    every = {found.letter(name): facts(one) for name, one in found.environments.items()}
     names = dict.fromkeys(name for one in every.values() for name in one)
     differing = [name for name in names if len({one.get(name) for one in every.values()}) > 1]
     if len(every) <= _MOST_SIDE_BY_SIDE:
@@ -87,7 +95,7 @@ def machine(environment: Environment) -> str:
     return f"{text(environment.processor)}, {environment.cores:,} cores, no GPU"
 
 
-def _by_value(name: str, every: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str, str]]:
+def _by_value(name: str, every: AllFacts) -> list[tuple[str, str, str]]:
     letters: dict[str, list[str]] = {}
     for letter, one in every.items():
         letters.setdefault(one.get(name, NOT_KNOWN), []).append(letter)
@@ -97,8 +105,8 @@ def _by_value(name: str, every: Mapping[str, Mapping[str, str]]) -> list[tuple[s
 def _gpus(gpus: tuple[GpuState, ...]) -> str:
     if not gpus:
         return "none"
-    counts = Counter(_gpu(gpu) for gpu in gpus)
-    return "; ".join(f"{count} x {gpu}" for gpu, count in counts.items())
+    counts = Counter(msgspec.structs.replace(gpu, index=0) for gpu in gpus)
+    return "; ".join(f"{count} x {_gpu(gpu)}" for gpu, count in counts.items())
 
 
 def _gpu(gpu: GpuState) -> str:

@@ -55,6 +55,11 @@ class Op:
     cases: tuple[Case, ...]
 
     @property
+    def is_plan(self) -> bool:
+        """Say whether this is work beside a kernel: planning, packing, metadata."""
+        return self.cases[0].first.part == "metadata"
+
+    @property
     def rows(self) -> list[Row]:
         """Return the rows of all cases."""
         return [row for case in self.cases for row in case.rows]
@@ -85,15 +90,15 @@ def kernels(found: Collected) -> Kernels:
         else:
             by_case.setdefault((one.op, one.case), []).append(one)
     shown: dict[tuple[str, str], list[Point]] = {}
-    count = 0
+    room = MOST_ROWS
     for at, measured in by_case.items():
         here = points(measured)
-        count += len(here)
-        if shown and count > MOST_ROWS:
+        if len(here) > room and shown:
             break
-        shown[at] = here
+        shown[at] = here[:room]
+        room -= len(here)
     ids = {point.main.id for here in shown.values() if len(here) > 1 for point in here}
-    samples = records.samples(found.paths, ids, found.warnings)
+    samples = records.samples(found.paths, ids, warnings=found.warnings)
     ops: dict[str, list[Case]] = {}
     for (op, _), here in shown.items():
         ops.setdefault(op, []).append(Case(tuple(rows(here, samples))))
@@ -111,7 +116,7 @@ def ceilings_table(kernels: Kernels, found: Collected) -> str:
         flops_per_s = _text.divided(one.flops, one.median_s)
         matrix = one.part == "matrix_ceiling" and flops_per_s is not None
         rate = f"{units.flops(flops_per_s)}/s" if matrix and flops_per_s else _text.bandwidth(one)
-        time = _text.interval(one.median_s, one.low_s, one.high_s)
+        time = _text.interval(one.median_s, low_s=one.low_s, high_s=one.high_s)
         rate = NOT_KNOWN if one.part == "empty_kernel" else rate
         lines.append(
             (
@@ -136,10 +141,10 @@ def headline(op: Op, found: Collected) -> list[str]:
         ]
         for name in names
     }
-    return [_headline(name, of_name, found) for name, of_name in held.items() if of_name]
+    return [_headline(name, of_name, found=found) for name, of_name in held.items() if of_name]
 
 
-def _headline(name: str, held: Sequence[Row], found: Collected) -> str:
+def _headline(name: str, held: Sequence[Row], *, found: Collected) -> str:
     ratios = [row.ratio for row in held if row.ratio is not None]
     values = [ratio.value for ratio in ratios if ratio.value is not None]
     verdicts = [ratio.verdict for ratio in ratios]
@@ -160,7 +165,8 @@ def _headline(name: str, held: Sequence[Row], found: Collected) -> str:
 
 def overview(op: Op, found: Collected) -> str | None:
     """Return a table of all cases by implementation; None for a single case or too many columns."""
-    labels = {id(row): _label(row.point, found) for row in op.rows}
+    several = len({row.point.main.environment for row in op.rows}) > 1
+    labels = {id(row): _label(row.point, found, several=several) for row in op.rows}
     columns = list(dict.fromkeys(labels.values()))
     if len(op.cases) < 2 or not 2 <= len(columns) <= _MOST_COLUMNS:
         return None
@@ -169,7 +175,8 @@ def overview(op: Op, found: Collected) -> str | None:
         cells = {labels[id(row)]: _overview_cell(row) for row in case.rows}
         times = [cells.get(column, NOT_KNOWN) for column in columns]
         lines.append((code(case.first.case), _text.duration(case.first.floor_s), *times))
-    return table(("case", "floor", *columns), lines, align="lr" + "r" * len(columns))
+    header = ("case", "floor", *columns)
+    return _known_columns(header, lines, always=1, align="lr" + "r" * len(columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,17 +217,17 @@ def case_line(case: Case, shared: Shared) -> str:
     return ", ".join(words)
 
 
-def case_table(case: Case, shared: Shared, found: Collected) -> str:
+def case_table(case: Case, shared: Shared, *, found: Collected) -> str:
     """Return one row for each implementation; columns in which nothing is known are left out."""
-    lines = [_cells(row, shared, found) for row in case.rows]
+    lines = [_cells(row, shared, found=found) for row in case.rows]
     return _known_columns(_HEADER, lines, always=3, align="llrrlrrl")
 
 
-def op_table(op: Op, shared: Shared, found: Collected) -> str | None:
+def op_table(op: Op, shared: Shared, *, found: Collected) -> str | None:
     """Return one table of all cases, if none of them has anything to compare; else None."""
     if any(len(case.rows) > 1 for case in op.cases):
         return None
-    lines = [(code(row.point.main.case), *_cells(row, shared, found)) for row in op.rows]
+    lines = [(code(row.point.main.case), *_cells(row, shared, found=found)) for row in op.rows]
     return _known_columns(("case", *_HEADER), lines, always=4, align="lllrrlrrl")
 
 
@@ -244,12 +251,12 @@ def has_interval_verdicts(kernels: Kernels) -> bool:
     return any(row.ratio and not row.ratio.from_samples for op in kernels.ops for row in op.rows)
 
 
-def _cells(row: Row, shared: Shared, found: Collected) -> tuple[str, ...]:
+def _cells(row: Row, shared: Shared, *, found: Collected) -> tuple[str, ...]:
     main, warm = row.point.main, row.point.warm
     return (
         code(main.implementation),
         _KINDS[main.kind],
-        _text.interval(main.median_s, main.low_s, main.high_s),
+        _text.interval(main.median_s, low_s=main.low_s, high_s=main.high_s),
         _text.duration(warm.median_s if warm else None),
         _to_baseline(row),
         _text.share(main.floor_s, main.median_s),
@@ -273,9 +280,9 @@ def _overview_cell(row: Row) -> str:
     return time if row.ratio is None else f"{time}, {_to_baseline(row)}"
 
 
-def _label(point: Point, found: Collected) -> str:
+def _label(point: Point, found: Collected, *, several: bool) -> str:
     words = [code(point.main.implementation)]
-    if len(found.environments) > 1:
+    if several:
         words.append(f"on {found.letter(point.main.environment)}")
     words += [f"{text(name)}={text(value)}" for name, value in point.main.requested.items()]
     return " ".join(words)
@@ -304,7 +311,7 @@ def _note_list(point: Point, found: Collected) -> list[str]:
     notes += [f"{text(name)} {text(value)}" for name, value in _settings(main).items()]
     if point.earlier_s and main.median_s is not None:
         all_s = (*point.earlier_s, main.median_s)
-        spread = _text.span(main.median_s, min(all_s), max(all_s))
+        spread = _text.span(main.median_s, low_s=min(all_s), high_s=max(all_s))
         notes.append(f"last of {len(all_s)} runs, {spread}")
     return notes
 

@@ -14,17 +14,22 @@ _WIDEST_PADDED = 48
 
 def text(plain: str) -> str:
     """Return `plain` on one line, so that it shows as it is."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in plain).split())
-    line = _SPECIAL.sub(r"\\\1", line)
+    line = _SPECIAL.sub(r"\\\1", _one_line(plain))
     return _OPENING.sub(r"\1\\\2", line)
 
 
 def code(plain: str) -> str:
     """Return `plain` as a code span; as text if it holds what no code span in a table can."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in plain).split())
+    line = _one_line(plain)
     if not line or "|" in line or "`" in line:
         return text(line)
     return f"`{line}`"
+
+
+def _one_line(plain: str) -> str:
+    if not plain.isprintable():
+        plain = "".join(letter if letter.isprintable() else " " for letter in plain)
+    return " ".join(plain.split())
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, align: str) -> str:
@@ -39,7 +44,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, align: str) -
         "-" * width if side == "l" else "-" * (width - 1) + ":"
         for width, side in zip(widths, align, strict=True)
     ]
-    padded = [_row(line, widths, align) for line in lines]
+    padded = [_row(line, widths, align=align) for line in lines]
     return "\n".join([padded[0], f"| {' | '.join(rule)} |", *padded[1:]])
 
 
@@ -48,7 +53,7 @@ def bullets(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _row(cells: Sequence[str], widths: Sequence[int], align: str) -> str:
+def _row(cells: Sequence[str], widths: Sequence[int], *, align: str) -> str:
     padded = [
         cell.ljust(width) if side == "l" else cell.rjust(width)
         for cell, width, side in zip(cells, widths, align, strict=True)

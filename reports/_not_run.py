@@ -50,7 +50,9 @@ def grouped(not_run: Iterable[Measurement]) -> list[Group]:
     for one in not_run:
         reason = one.reason or "no reason was given"
         kind = (one.status, _NUMBER.sub("0", reason))
-        group = groups.setdefault(kind, Group(one.status, reason))
+        group = groups.get(kind)
+        if group is None:
+            group = groups[kind] = Group(one.status, reason)
         group.kinds.add(reason)
         group.who[f"{one.op}/{one.implementation}"] += 1
     return sorted(groups.values(), key=lambda group: (_ORDER.index(group.status), -group.count))

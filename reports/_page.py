@@ -73,9 +73,9 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
         findings=_findings.shown(found.findings),
         findings_left_out=_left_out(_findings.left_out(found.findings), "finding"),
         environments=_environments_view(found),
-        kernels=_kernels_view(found, kernels, curves, drawn),
+        kernels=_kernels_view(found, kernels, curves=curves, folder=drawn),
         changes=_changes_view(found, changes),
-        sweep=_sweep_view(found, series, drawn),
+        sweep=_sweep_view(found, series, folder=drawn),
         budget=_budget_view(passes, drawn),
         compiled=_compiled_view(found),
         not_run=_not_run_view(not_run),
@@ -119,10 +119,14 @@ def _single_blank_lines(page: str) -> str:
 
 def _what(found: Collected) -> str:
     """Return on which machines, from which files and for which GPUs there is something."""
-    timed = (*found.kernels, *found.collectives)
-    ids = dict.fromkeys(one.environment for one in timed if one.source == "measured")
+    ids: dict[str, None] = {}
+    files: dict[str, None] = {}
+    for one in (*found.kernels, *found.collectives):
+        if one.source == "measured":
+            ids[one.environment] = None
+        elif one.origin is not None:
+            files[one.origin.file] = None
     machines = [found.environments[name] for name in ids if name in found.environments]
-    files = dict.fromkeys(one.origin.file for one in timed if one.origin is not None)
     gpus = dict.fromkeys(str(one.dims.get("gpu", "a GPU")) for one in found.predicted)
     lines = []
     if ids:
@@ -154,11 +158,11 @@ class EnvironmentsView:
 def _environments_view(found: Collected) -> EnvironmentsView:
     several = len(found.environments) > 1
     names = [found.letter(name) for name in found.environments]
-    known = bool(found.environments)
+    facts = _environments.all_facts(found)
     return EnvironmentsView(
-        shared=_environments.shared_table(found) if known else "",
-        differences=_environments.difference_table(found) if several else "",
-        unknown=_text.listed(_environments.unknown_facts(found), most=12) if known else "",
+        shared=_environments.shared_table(facts) if facts else "",
+        differences=_environments.difference_table(facts) if several else "",
+        unknown=_text.listed(_environments.unknown_facts(facts), most=12) if facts else "",
         count=len(names),
         letters=_text.listed(names, most=26),
     )
@@ -218,10 +222,14 @@ class KernelsView:
 
 
 def _kernels_view(
-    found: Collected, kernels: Kernels, curves: Mapping[str, list[_verify.Curve]], folder: Folder
+    found: Collected,
+    kernels: Kernels,
+    *,
+    curves: Mapping[str, list[_verify.Curve]],
+    folder: Folder,
 ) -> KernelsView:
     return KernelsView(
-        ops=[_op_view(op, curves[op.name], found, folder) for op in kernels.ops],
+        ops=[_op_view(op, curves[op.name], found=found, folder=folder) for op in kernels.ops],
         ceilings=_kernels.ceilings_table(kernels, found) if kernels.ceilings else "",
         by_interval=_kernels.has_interval_verdicts(kernels),
         on_cpu=any(found.on_cpu(row.point.main) for op in kernels.ops for row in op.rows),
@@ -230,7 +238,7 @@ def _kernels_view(
 
 
 def _op_view(
-    op: _kernels.Op, curves: list[_verify.Curve], found: Collected, folder: Folder
+    op: _kernels.Op, curves: list[_verify.Curve], *, found: Collected, folder: Folder
 ) -> OpView:
     shared = _kernels.Shared.of(op, found)
     shown = curves[:_MOST_CURVES]
@@ -242,13 +250,13 @@ def _op_view(
         overview=_kernels.overview(op, found),
         curves=_verify.curves_table(shown, found) if shown else "",
         curves_left_out=_left_out(len(curves) - len(shown), "curve"),
-        plot=_drawn.curves(op, curves, found, folder),
-        table=_kernels.op_table(op, shared, found),
+        plot=None if op.is_plan else _drawn.curves(op, curves, found=found, folder=folder),
+        table=_kernels.op_table(op, shared, found=found),
         cases=[
             CaseView(
                 name=code(case.first.case),
                 facts=_kernels.case_line(case, shared),
-                table=_kernels.case_table(case, shared, found),
+                table=_kernels.case_table(case, shared, found=found),
             )
             for case in op.cases
         ],
@@ -277,7 +285,7 @@ class SweepView:
     left_out: str
 
 
-def _sweep_view(found: Collected, series: Sequence[_sweep.Series], folder: Folder) -> SweepView:
+def _sweep_view(found: Collected, series: Sequence[_sweep.Series], *, folder: Folder) -> SweepView:
     shown = series[: _sweep.MOST_SERIES]
     passes = _sweep.passes(shown)
     return SweepView(
@@ -291,7 +299,7 @@ def _sweep_view(found: Collected, series: Sequence[_sweep.Series], folder: Folde
             )
             for one in shown
         ],
-        plots=_drawn.sweeps(found, shown, folder),
+        plots=_drawn.sweeps(found, shown, folder=folder),
         passes=_sweep.passes_table(passes, found) if passes else "",
         on_cpu=any(found.on_cpu(one.first) for one in shown),
         left_out=_left_out(len(series) - len(shown), "line"),
@@ -330,7 +338,7 @@ def _budget_view(passes: Sequence[_budget.Pass], folder: Folder) -> BudgetView:
             for one in shown
         ],
         classes=_budget.classes_table(shown, labels) if 1 < len(shown) <= 6 else "",
-        plot=_drawn.budget(shown, labels, folder),
+        plot=_drawn.budget(shown, labels, folder=folder),
         left_out=_left_out(len(passes) - len(shown), "predicted pass"),
     )
 

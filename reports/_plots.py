@@ -6,6 +6,8 @@ differ in their markers, too. Nothing here is imported before a plot is made.
 
 from __future__ import annotations
 
+import logging
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verifyscope import units
+from verifyscope.parts import CLASSES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,9 +36,13 @@ _COLOURS = (
     "#A5AA99",
     "#4B6A53",
 )
+_CLASS_COLOURS: dict[str, str] = dict(
+    zip(CLASSES, _COLOURS, strict=True)
+)  # the same in every report
 _MARKERS = "osD^vPX*"
 _GREY = "#666666"
 _DPI = 144
+_TITLE_WIDTH, _LABEL_WIDTH = 95, 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +95,7 @@ def time_against_bytes(
         _log_ticks(axes, lines)
         axes.set_xlabel("message size [bytes]")
         axes.set_ylabel("time of a call")
-        axes.set_title(title + _about_bands(lines), loc="left", fontsize=10)
+        _title(axes, title + _about_bands(lines))
 
     _save(path, draw, height=4.6 + 0.16 * len(lines))
 
@@ -104,26 +111,26 @@ def time_against_tokens(path: Path, lines: Sequence[Line], *, title: str) -> Non
         axes.yaxis.set_major_formatter(lambda at, _: _tick(at))
         axes.set_xlabel("T, tokens a verify")
         axes.set_ylabel("time of a call")
-        axes.set_title(title + _about_bands(lines), loc="left", fontsize=10)
+        _title(axes, title + _about_bands(lines))
 
     _save(path, draw, height=4.2 + 0.16 * len(lines))
 
 
 def budget(path: Path, bars: Sequence[Bar], *, title: str) -> None:
     """Plot each bar's seconds by class, with the byte floor as a line across it."""
-    classes = list(dict.fromkeys(name for bar in bars for name, _ in bar.segments))
-    colours = {name: _COLOURS[at % len(_COLOURS)] for at, name in enumerate(classes)}
+    classes = {name for bar in bars for name, _ in bar.segments}
     longest = max(sum(seconds for _, seconds in bar.segments) for bar in bars)
 
     def draw(axes: Axes) -> None:
         for at, bar in enumerate(bars):
-            _draw_bar(axes, at, bar, colours, longest)
-        axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
+            _draw_bar(axes, bar, at=at, longest=longest)
+        labels = [textwrap.fill(bar.label, _LABEL_WIDTH, break_on_hyphens=False) for bar in bars]
+        axes.set_yticks(range(len(bars)), labels if len(bars) > 1 else [""])
         axes.invert_yaxis()
         axes.set_xlim(0, longest * 1.5)
         axes.xaxis.set_major_formatter(lambda at, _: _tick(at))
         axes.set_xlabel("predicted time of a pass on one rank")
-        axes.set_title(title, loc="left", fontsize=10)
+        _title(axes, title if len(bars) > 1 else f"{title}: {bars[0].label}")
         axes.grid(axis="y", visible=False)
         _legend(axes, columns=4)
 
@@ -148,6 +155,11 @@ def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
             axes.fill_between(line.x, *line.band, color=colour, alpha=0.15, linewidth=0)
     if len(lines) > 1:
         _legend(axes, columns=1)
+
+
+def _title(axes: Axes, title: str) -> None:
+    wrapped = textwrap.fill(title, _TITLE_WIDTH, break_on_hyphens=False)
+    axes.set_title(wrapped, loc="left", fontsize=10)
 
 
 def _about_bands(lines: Sequence[Line]) -> str:
@@ -179,10 +191,18 @@ def _log_ticks(axes: Axes, lines: Sequence[Line]) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _draw_bar(axes: Axes, at: int, bar: Bar, colours: dict[str, str], longest: float) -> None:
+def _draw_bar(axes: Axes, bar: Bar, *, at: int, longest: float) -> None:
     left = 0.0
     for name, seconds in bar.segments:
-        axes.barh(at, seconds, left=left, height=0.6, color=colours[name], label=name, linewidth=0)
+        axes.barh(
+            at,
+            seconds,
+            left=left,
+            height=0.6,
+            color=_CLASS_COLOURS.get(name, _GREY),
+            label=name,
+            linewidth=0,
+        )
         if seconds > 0.09 * longest:
             middle = left + seconds / 2
             label = units.seconds(seconds)
@@ -202,6 +222,8 @@ def _draw_bar(axes: Axes, at: int, bar: Bar, colours: dict[str, str], longest: f
 
 
 def _save(path: Path, draw: Callable[[Axes], None], *, height: float) -> None:
+    # It would tell of a home folder that it cannot write to.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     # Not pyplot: it keeps figures, chooses a display and takes twice as long to load.
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

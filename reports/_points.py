@@ -7,6 +7,7 @@ different work is no baseline. Verdicts come from the raw samples, or from the p
 where those were not kept.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -82,20 +83,21 @@ def rows(points: Sequence[Point], samples: Samples) -> list[Row]:
         of_kind = [point for point in points if point.main.kind == kind]
         for point in sorted(of_kind, key=_seconds, reverse=True):
             best[point.circumstances] = point
+    alike = Counter(point.circumstances for point in points)
     found = []
     for point in points:
         baseline = best.get(point.circumstances)
         if baseline is None or baseline is point:
-            alike = [one for one in points if one.circumstances == point.circumstances]
-            found.append(Row(point, None, None, baseline is point and len(alike) > 1))
+            held_to = baseline is point and alike[point.circumstances] > 1
+            found.append(Row(point, None, None, held_to))
         else:
-            ratio = compared(point.main, baseline.main, samples)
+            ratio = compared(point.main, baseline.main, samples=samples)
             found.append(Row(point, baseline, ratio, is_baseline=False))
     order = {point.main.environment: number for number, point in reversed([*enumerate(points)])}
     return sorted(found, key=lambda row: (order[row.point.main.environment], _seconds(row.point)))
 
 
-def compared(new: Measurement, old: Measurement, samples: Samples) -> Ratio:
+def compared(new: Measurement, old: Measurement, *, samples: Samples) -> Ratio:
     """Say how `new` compares with `old`."""
     a, b = samples.get(new.id), samples.get(old.id)
     if a and b and min(*a, *b) > 0:

@@ -27,7 +27,7 @@ def summary(
         _counts(found, not_run),
         *_wrong(not_run),
         *_changes.counts(changes, found)[:_MOST_OF_A_KIND],
-        *_kernel_lines(found, kernels, curves),
+        *_kernel_lines(found, kernels, curves=curves),
         *_all_reduce_lines(found, series),
         *_budget_lines(passes),
         *_compiled_lines(found),
@@ -73,11 +73,11 @@ def _wrong(not_run: Sequence[_not_run.Group]) -> list[str]:
 
 
 def _kernel_lines(
-    found: Collected, kernels: Kernels, curves: Mapping[str, Sequence[_verify.Curve]]
+    found: Collected, kernels: Kernels, *, curves: Mapping[str, Sequence[_verify.Curve]]
 ) -> list[str]:
     lines = []
     for op in kernels.ops:
-        if op.cases[0].first.part == "metadata":
+        if op.is_plan:
             continue
         lines += [f"{code(op.name)}: {line}" for line in _kernels.headline(op, found)]
         lines += _curve_line(curves[op.name][:_MOST_OF_A_KIND], found)

@@ -260,7 +260,11 @@ def _cells(size: Size, shared: Sequence[str]) -> tuple[str, ...]:
 
 
 def _time(one: Measurement | None) -> str:
-    return NOT_KNOWN if one is None else _text.interval(one.median_s, one.low_s, one.high_s)
+    return (
+        NOT_KNOWN
+        if one is None
+        else _text.interval(one.median_s, low_s=one.low_s, high_s=one.high_s)
+    )
 
 
 def _algbw(size: Size, one: Measurement | None) -> float | None:

@@ -1,6 +1,7 @@
 """Numbers as a report prints them; what is not known is a dash, never 0.
 
-duration(2.34e-5) is 23.4 us, and interval(2.34e-5, 2.31e-5, 2.39e-5) adds (23.1 - 23.9) to it.
+duration(2.34e-5) == "23.4 us"
+interval(2.34e-5, low_s=2.31e-5, high_s=2.39e-5) == "23.4 us (23.1–23.9)"
 """
 
 import math
@@ -26,14 +27,14 @@ def duration(seconds: float | None) -> str:
     return NOT_KNOWN if seconds is None else units.seconds(seconds)
 
 
-def interval(median_s: float | None, low_s: float | None, high_s: float | None) -> str:
+def interval(median_s: float | None, *, low_s: float | None, high_s: float | None) -> str:
     """Return a time, and behind it the ends of its interval in the same unit."""
     if median_s is None or low_s is None or high_s is None:
         return duration(median_s)
-    return f"{duration(median_s)} ({span(median_s, low_s, high_s)})"
+    return f"{duration(median_s)} ({span(median_s, low_s=low_s, high_s=high_s)})"
 
 
-def span(median_s: float, low_s: float, high_s: float) -> str:
+def span(median_s: float, *, low_s: float, high_s: float) -> str:
     """Return the two ends, with three digits, in the unit that `median_s` prints in."""
     unit = units.seconds(median_s).partition(" ")[2]
     low, high = (_three_digits(end / _SCALES[unit]) for end in (low_s, high_s))
@@ -62,7 +63,7 @@ def share(part: float | None, whole: float | None) -> str:
         return NOT_KNOWN
     if 0 < fraction < 0.0005:
         return "under 0.1 %"
-    return f"{fraction * 100:.{1 if fraction < 0.1 else 0}f} %"
+    return f"{fraction * 100:.{1 if 0 < fraction < 0.1 else 0}f} %"
 
 
 def ratio(value: float | None) -> str:

@@ -88,6 +88,7 @@ def tokens_of(measured: Measurement) -> int | None:
 def curves_table(curves: list[Curve], found: Collected) -> str:
     """Return time(T) / time(1), and the fit where there is one."""
     tokens = sorted({t for curve in curves for t in curve.by_tokens if t != 1})[:_MOST_COLUMNS]
+    several = len({curve.environment for curve in curves}) > 1
     lines = []
     for curve in curves:
         ratios = [
@@ -96,7 +97,7 @@ def curves_table(curves: list[Curve], found: Collected) -> str:
             else _text.NOT_KNOWN
             for t in tokens
         ]
-        where = f" on {found.letter(curve.environment)}" if len(found.environments) > 1 else ""
+        where = f" on {found.letter(curve.environment)}" if several else ""
         lines.append(
             (
                 code(curve.implementation) + where,
@@ -106,7 +107,7 @@ def curves_table(curves: list[Curve], found: Collected) -> str:
                 _fit(curve),
             )
         )
-    header = ("implementation", "point", "T = 1", *(f"T = {t}" for t in tokens), "fit")
+    header = ("implementation", "point", "T=1", *(f"T={t}" for t in tokens), "fit")
     align = "ll" + "r" * (len(tokens) + 1) + "l"
     if all(line[1] == "" for line in lines):
         header, align = (header[0], *header[2:]), "l" + align[2:]

@@ -25,13 +25,15 @@ from verifyscope.records import Cache, Launch, Value
 class Timing:
     """One way to time an implementation: a sample is `calls` calls over `sets` input sets.
 
-    run: computes once more what is timed, and returns the outputs of each input set.
+    run: computes once more what is timed, and returns what each input set's call gave.
+    convert: makes the op's outputs of that.
     facts: further words and numbers for the record's method.
     holds: what a graph reads and writes without owning it, kept alive as long as this is.
     """
 
     timer: Timer
     run: Callable[[], Sequence[Outputs]]
+    convert: Callable[[Outputs], Outputs]
     clock: ClockName
     cache: Cache
     launch: Launch
@@ -58,6 +60,9 @@ class Bench(Protocol):
     cache_bytes: int | None
     # Why times that are taken from now on are in doubt; None while they are not.
     in_doubt: str | None
+    # How long the timers of a case run untimed before, and the least rounds that are taken then.
+    warm_up_s: float
+    fewest_rounds: int
 
     def input_sets(self, *, touched_bytes: float, set_bytes: int) -> InputSets:
         """Choose how many input sets are walked."""
@@ -104,6 +109,8 @@ class HostBench:
         self.device = torch.device("cpu")
         self.cache_bytes = host_cache_bytes()
         self.in_doubt: str | None = None
+        self.warm_up_s = 0.0
+        self.fewest_rounds = 1
 
     def input_sets(self, *, touched_bytes: float, set_bytes: int) -> InputSets:
         """Take one: a CPU's rows are warm."""
@@ -124,6 +131,7 @@ class HostBench:
             Timing(
                 timer=timer,
                 run=lambda: [prepared.call()],
+                convert=prepared.convert,
                 clock="perf-counter",
                 cache="warm",
                 launch="eager",

@@ -5,7 +5,7 @@ capture that failed halfway, torch's allocator may be in doubt; rows from then o
 """
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +26,10 @@ class GpuBench:
     device: torch.device = field(init=False)
     cache_bytes: int | None = field(init=False)
     in_doubt: str | None = field(init=False, default=None)
+    # An idle GPU takes about a tenth of a second to raise its clocks.
+    warm_up_s: float = 0.2
+    # A round is some milliseconds, and events take steps of half a microsecond.
+    fewest_rounds: int = 20
     _flush: _timing.ReadFlush | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -68,13 +72,13 @@ class GpuBench:
                 last = first
             else:
                 walked = [first, *(implementation.prepare(one) for one in sets[1:])]
-                main = self._graph([one.call for one in walked], cache="cold", sets=len(walked))
+                main = self._cold(walked, call_bytes=beside)
                 last = walked[-1]
             if why_not_warm is None:
                 # A walk has pushed out all but its last sets: repeating one of those leaves the
                 # first ones cold for the next walk.
                 calls = _timing.warm_calls(main.timer.sample())
-                return main, self._graph([last.call] * calls, cache="warm", sets=1)
+                return main, self._graph([last] * calls, cache="warm", sets=1)
         except CaptureFailed as error:
             self.in_doubt = f"after a failed capture of {implementation.id}"
             main, why_not_warm = self._flushed(first, why=str(error)), str(error)
@@ -95,8 +99,21 @@ class GpuBench:
         gc.collect()
         self.gpu.empty_cache()
 
-    def _graph(self, calls: Sequence[Callable[[], Outputs]], *, cache: Cache, sets: int) -> Timing:
-        captured = self.gpu.capture(lambda: [call() for call in calls])
+    def _cold(self, walked: Sequence[Prepared], *, call_bytes: int) -> Timing:
+        """Walk the sets once to see how long that takes, and as often as it must be then."""
+        once = self._graph(walked, cache="cold", sets=len(walked))
+        repeats = _timing.walks(
+            once.timer.sample() * len(walked),
+            calls=len(walked),
+            call_bytes=call_bytes,
+            free_bytes=self.gpu.free_bytes(),
+        )
+        if repeats == 1:
+            return once
+        return self._graph([*walked] * repeats, cache="cold", sets=len(walked))
+
+    def _graph(self, walked: Sequence[Prepared], *, cache: Cache, sets: int) -> Timing:
+        captured = self.gpu.capture(lambda: [one.call() for one in walked])
         captured.replay()
         facts: dict[str, Value] = {}
         if captured.node_count is not None:
@@ -109,16 +126,17 @@ class GpuBench:
 
         return Timing(
             timer=_timing.GraphTimer(
-                replay=captured.replay, calls=len(calls), stopwatch=self.gpu.stopwatch()
+                replay=captured.replay, calls=len(walked), stopwatch=self.gpu.stopwatch()
             ),
             run=run,
+            convert=walked[0].convert,
             clock="cuda-graph",
             cache=cache,
             launch="graph",
-            calls=len(calls),
+            calls=len(walked),
             sets=sets,
             facts=facts,
-            holds=tuple(calls),
+            holds=tuple(walked),
         )
 
     def _flushed(self, ready: Prepared, *, why: str) -> Timing:
@@ -139,6 +157,7 @@ class GpuBench:
                 call=ready.call, flush=flush, passes=passes, stopwatch=watch
             ),
             run=run,
+            convert=ready.convert,
             clock="cuda-events",
             cache="flushed",
             launch="eager",

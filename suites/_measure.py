@@ -13,11 +13,11 @@ from functools import partial
 import torch
 
 from kernels import Case, Implementation, Inputs, Op, Outputs
-from kernels._check import check, compare, poisoned
+from kernels._check import compare, poisoned
 from kernels._graph import poison
 from suites._bench import Bench, Timing
 from suites.ceilings import PARTS as CEILING_PARTS
-from verifyscope.alternate import Alternation, StopRule, alternate
+from verifyscope.alternate import Alternation, StopRule, alternate, warm_up
 from verifyscope.clock import ClockName
 from verifyscope.errors import reason_of
 from verifyscope.records import Cache, Launch, Status, Value
@@ -25,7 +25,7 @@ from verifyscope.roofline import Cost
 
 _MOST_COMPARED_SETS = 8
 _PLAN_ROUNDS = 20
-_PLAN_CAP_S = 0.3
+_PLAN_CAP_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,7 @@ class Measured:
     outcomes: Mapping[str, Outcome]
     alternation: Alternation | None = None
     rule: StopRule | None = None
+    warm_up_s: float = 0.0
     conditions: Mapping[str, Value] = field(default_factory=dict)
     throttled: tuple[str, ...] = ()
     in_doubt: str | None = None
@@ -121,6 +122,7 @@ def measure(
         for name, timings in work.timings.items()
         for number, timing in enumerate(timings)
     }
+    warm_up(timers, seconds=bench.warm_up_s)
     with bench.conditions() as conditions:
         alternation = alternate(timers, rule=rule)
     for one in implementations:
@@ -131,6 +133,7 @@ def measure(
         outcomes={one.name: _outcome(work, one, alternation) for one in implementations},
         alternation=alternation,
         rule=rule,
+        warm_up_s=bench.warm_up_s,
         conditions=conditions.summary(),
         throttled=conditions.throttled(),
         in_doubt=bench.in_doubt,
@@ -140,9 +143,11 @@ def measure(
 
 def check_once(one: Implementation, case: Case, bench: Bench) -> None:
     """Run `one` once on poisoned memory and hold it to its reference; raise `Wrong` if it errs."""
-    failure = check(one, case, device=bench.device).failure
-    if failure is not None:
-        raise Wrong(failure)
+    inputs = one.op.inputs(case, bench.device)
+    with poisoned():
+        got = one.run(inputs)
+    bench.synchronize()
+    _hold(one, got, one.op.reference(**inputs))
 
 
 def _begin(op: Op, case: Case, bench: Bench) -> _Work:
@@ -165,9 +170,9 @@ def _begin(op: Op, case: Case, bench: Bench) -> _Work:
 def _make_ready(work: _Work, one: Implementation) -> None:
     with poisoned():
         prepared = one.prepare(work.sets[0])
-        got = prepared.call()
+        got = prepared.outputs()
     work.bench.synchronize()
-    _hold(work, one, got)
+    _hold(one, got, work.want)
     work.facts[one.name] = dict(prepared.facts)
     del prepared, got
     timings = work.bench.timings(
@@ -196,14 +201,14 @@ def _check_timed(work: _Work, one: Implementation, timing: Timing) -> None:
     results = timing.run()
     step = -(-len(results) // _MOST_COMPARED_SETS)
     for at in dict.fromkeys((*range(0, len(results), step), len(results) - 1)):
-        _hold(work, one, results[at])
+        _hold(one, timing.convert(results[at]), work.want)
 
 
-def _hold(work: _Work, one: Implementation, got: Outputs) -> None:
-    want = {name: value for name, value in work.want.items() if name not in one.omits}
+def _hold(one: Implementation, got: Outputs, reference: Outputs) -> None:
+    want = {name: value for name, value in reference.items() if name not in one.omits}
     if got.keys() == want.keys() and all(_equal(got[name], want[name]) for name in want):
         return
-    errors = compare(got, want, tolerance=work.op.tolerance)
+    errors = compare(got, want, tolerance=one.op.tolerance)
     problems = [f"{error.output}: {error.problem}" for error in errors if not error.passed]
     if problems:
         raise Wrong("disagrees with the reference: " + "; ".join(problems))

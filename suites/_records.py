@@ -145,6 +145,8 @@ class Writer:
             "throttled": bool(measured.throttled),
             "in-doubt": measured.in_doubt is not None,
             "fits-cache": point.part == "memory_ceiling" and not from_memory,
+            # A launch, not the matrix units, is what a tiny product takes.
+            "too-small": point.part == "matrix_ceiling" and resolve(point)[1].tiny,
         }
         return tuple(name for name, holds in flags.items() if holds)
 
@@ -175,6 +177,7 @@ def _method(measured: Measured, timed: Timed) -> dict[str, Value]:
             "alternated": ", ".join(measured.outcomes),
             "target_width": measured.rule.target_width,
             "min_rounds": measured.rule.min_rounds,
+            "warm_up_s": measured.warm_up_s,
             "time_cap_s": measured.rule.time_cap_s,
             "stopped_by": measured.alternation.stopped_by,
         }

@@ -27,17 +27,17 @@ from verifyscope.runs import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long and how well: `max_time_s` for each implementation, and the interval's width."""
+    """How long and how well: `max_time_s` for a case, all its implementations together."""
 
     max_time_s: float = 1.0
     min_rounds: int = 5
     target_width: float = 0.01
 
-    def rule(self, implementations: int) -> StopRule:
-        """Return the stop rule of a case with so many implementations."""
+    def rule(self, *, fewest_rounds: int) -> StopRule:
+        """Return the stop rule of a case; a device may want more rounds than the person."""
         return StopRule(
-            time_cap_s=self.max_time_s * implementations,
-            min_rounds=self.min_rounds,
+            time_cap_s=self.max_time_s,
+            min_rounds=max(self.min_rounds, fewest_rounds),
             target_width=self.target_width,
         )
 
@@ -102,7 +102,7 @@ class Session:
             case,
             implementations,
             bench=self.bench,
-            rule=self.limits.rule(len(implementations)),
+            rule=self.limits.rule(fewest_rounds=self.bench.fewest_rounds),
         )
         for one in runnable:
             self._keep(one, self._writer().lines(one, measured))

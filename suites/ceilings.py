@@ -73,12 +73,12 @@ class Ceilings:
 
 
 def from_records(records: list[Measurement]) -> Ceilings:
-    """Return the best of what was measured; rows with a flag are no ceiling."""
+    """Return the best of what was measured; what fits a cache or is too small is no ceiling."""
     memory: dict[str, float] = {}
     matrix: dict[str, float] = {}
     empty: list[float] = []
     for record in records:
-        if record.median_s is None or "fits-cache" in record.flags:
+        if record.median_s is None or {"fits-cache", "too-small"} & set(record.flags):
             continue
         if record.part == "memory_ceiling" and record.touched_bytes:
             rate = record.touched_bytes / record.median_s
@@ -111,7 +111,7 @@ def ceilings(
         Path | None, typer.Option(help="Append the records to this file; else a folder in runs/.")
     ] = None,
     max_time_s: Annotated[
-        float, typer.Option(help="Seconds for each, unless it is steady before.")
+        float, typer.Option(help="Seconds for each case, unless it is steady before.")
     ] = 1.0,
 ) -> None:
     """Measure, record and print the ceilings of this machine."""

@@ -2,9 +2,10 @@
 
     pytest suites/ --benchmark-only [-k EXPRESSION] [--records FILE]
 
-pytest-benchmark's own options say how long: `--benchmark-max-time` is for each implementation of a
-case, `--benchmark-min-rounds` the least rounds, `--benchmark-precision` the half-width of the
-median's 95 % interval at which a case is done (0.01 unless given).
+pytest-benchmark's own options say how long: `--benchmark-max-time` is for a case, the rounds of all
+its implementations together, `--benchmark-min-rounds` the least rounds (a GPU takes at least 20),
+`--benchmark-precision` the half-width of every median's 95 % interval, as a fraction, at which a
+case is done (0.01 unless given).
 """
 
 import importlib.util

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from verifyscope.alternate import StopRule, alternate
+from verifyscope.alternate import StopRule, alternate, warm_up
 from verifyscope.stats import summarise
 
 ROUNDS_5 = StopRule(time_cap_s=5.0, target_width=1e-9, min_rounds=1)
@@ -157,3 +157,13 @@ def test_an_interrupt_in_the_first_round_leaves_no_sample() -> None:
 def test_a_rule_that_never_stops_or_never_starts_is_refused(given: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="a stop rule needs"):
         StopRule(**({"time_cap_s": 1.0} | given))  # type: ignore[arg-type]
+
+
+def test_a_warm_up_takes_whole_turns_and_leaves_failures_to_what_follows() -> None:
+    log: list[str] = []
+    clock = [0.0]
+    timers = fakes(log, clock, a=noisy(1.0), bad=failing_at(1, ValueError("no")))
+    warm_up(timers, seconds=3.0, now=reading(clock))
+    assert log == ["a", "bad", "a", "bad"]
+    warm_up(timers, seconds=0.0, now=reading(clock))
+    assert len(log) == 4

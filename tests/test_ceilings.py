@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from kernels import empty_kernel, matrix_ceiling, memory_ceiling
 from kernels._points import Point
-from kernels._registry import Cost, Op
-from suites import ceilings
+from kernels._registry import Case, Cost, Op
+from suites import _records, ceilings
 from suites._measure import Measured, Outcome, Timed
 from suites._records import Writer
 from suites.ceilings import Ceilings
@@ -117,8 +118,6 @@ COST = Cost(flops=8, read_bytes=1e9, written_bytes=1e9)
 
 @pytest.fixture(autouse=True)
 def _doubling_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    from suites import _records
-
     monkeypatch.setattr(_records, "all_ops", lambda: {"doubling": doubling.OP})
     case = doubling.OP.cases[0]
     monkeypatch.setattr(_records, "resolve", lambda point: (None, case))
@@ -188,6 +187,7 @@ def test_a_cold_row_says_how_it_was_measured_and_what_it_is_held_to() -> None:
         "alternated": "one",
         "target_width": 0.01,
         "min_rounds": 5,
+        "warm_up_s": 0.0,
         "time_cap_s": 2.0,
         "stopped_by": "width",
         "ceiling": "memory_write",
@@ -224,6 +224,25 @@ def test_a_plan_is_a_row_of_its_own() -> None:
     assert (record.launch, plan.samples) == ("eager", (5e-4, 7e-4))
     assert record.touched_bytes is None
     assert record.method["clock"] == "perf-counter"
+
+
+@pytest.mark.parametrize(
+    ("part", "case", "flags"),
+    [
+        ("matrix_ceiling", matrix_ceiling.OP.cases[0], ("too-small",)),
+        ("matrix_ceiling", matrix_ceiling.OP.cases[1], ()),
+        ("memory_ceiling", memory_ceiling.READ.cases[1], ()),
+    ],
+)
+def test_a_tiny_product_is_no_ceiling_and_says_so(
+    part: str, case: Case, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_records, "resolve", lambda point: (None, case))
+    point = msgspec.structs.replace(POINT, part=part)
+    (line,) = writer().lines(point, measured(timed("warm", (3e-3,))))
+    assert line.record.flags == flags
+    # A ceiling has no floor: it makes the others'.
+    assert line.record.floor_s is None
 
 
 def test_throttling_and_doubt_are_flags() -> None:

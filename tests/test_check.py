@@ -1,5 +1,6 @@
 """How an implementation is held to its reference: what counts as an error, and how much of one."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -145,11 +146,35 @@ def test_each_planted_fault_is_named_with_op_implementation_and_case(
             raise ValueError(found.failure)
 
 
+def test_what_is_left_out_must_be_an_output(more_ops: Callable[..., None]) -> None:
+    more_ops(Path(__file__).parent / "wrong_ops")
+    op = find_op("doubled")
+    wrong = dataclasses.replace(op.implementations["no-sum"], omits=("total",))
+    with pytest.raises(ValueError, match=r"doubled/no-sum omits .'total'.; known: y, sum"):
+        check(wrong, op.cases[0], device=CPU)
+
+
 def test_renewing_changes_floats_in_place_and_leaves_integers() -> None:
     x, table = torch.zeros(2), torch.tensor([3, 1])
     renew({"x": x, "table": table, "n": 4}, {"x": torch.ones(2), "table": table * 0, "n": 5})
     assert x.tolist() == [1, 1]
     assert table.tolist() == [3, 1]
+
+
+def test_renewing_keeps_the_cells_that_hold_no_value() -> None:
+    nan = math.nan
+    x = torch.tensor([1.0, nan, 3.0, nan])
+    renew({"x": x}, {"x": torch.tensor([5.0, 6.0, nan, nan])})
+    torch.testing.assert_close(x, torch.tensor([5.0, nan, 3.0, nan]), equal_nan=True)
+
+
+def test_tree_attention_has_no_nan_to_see_after_its_inputs_are_renewed() -> None:
+    op = find_op("tree_attention")
+    for case in op.cases:
+        if case.tiny:
+            inputs = dict(op.inputs(case, CPU))
+            renew(inputs, op.inputs(dataclasses.replace(case, seed=case.seed + 1), CPU))
+            assert not op.reference(**inputs)["out"].isnan().any(), case.name
 
 
 def test_poisoning_outputs_leaves_no_old_value() -> None:

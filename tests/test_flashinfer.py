@@ -252,17 +252,19 @@ def test_what_is_planned_computes_the_op(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_launch_and_read_are_call_in_two(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_gives_base_2_and_convert_the_natural_logarithm(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use(monkeypatch, stand_in.library(version))
     inputs = drawn(case(4, 33))
     prepared = adapter.flashinfer_attention(**inputs)
-    assert prepared.launch is not None
-    assert prepared.read is not None
-    assert prepared.read()["out"].isnan().all()
-    prepared.launch()
-    assert_right(prepared.read(), inputs)
-    prepared.read()["out"].fill_(float("nan"))
-    assert_right(prepared.call(), inputs)
+    raw = prepared.call()
+    kept = raw["lse"].clone()
+    assert_right(prepared.convert(raw), inputs)
+    torch.testing.assert_close(raw["lse"], kept, rtol=0, atol=0)
+    torch.testing.assert_close(raw["lse"] * math.log(2), prepared.convert(raw)["lse"])
+    raw["out"].fill_(float("nan"))
+    assert_right(prepared.outputs(), inputs)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -347,7 +349,7 @@ def test_a_row_that_sees_nothing_is_zero_and_minus_infinity(
 ) -> None:
     use(monkeypatch, stand_in.library(version))
     inputs = {**drawn(case(3, 0)), "mask_words": torch.tensor([[1, 0, 5]]).int()}
-    outputs = adapter.flashinfer_attention(**inputs).call()
+    outputs = adapter.flashinfer_attention(**inputs).outputs()
     assert (outputs["lse"][1] == -math.inf).all()
     assert (outputs["out"][1] == 0).all()
     assert outputs["lse"][[0, 2]].isfinite().all()

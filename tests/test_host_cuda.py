@@ -25,7 +25,9 @@ def ints(body: str, count: int = 32, **launch: tuple[int, ...]) -> Ints:
     return [int(value) for value in out]
 
 
-def floats(body: str, *, threads: int = 64, shared_mem: int = 0) -> np.ndarray:
+def floats(
+    body: str, *, threads: int = 64, shared_mem: int = 0
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     """Run `body` with one element of `y` for each thread, in every kind of order."""
     y = np.zeros(threads, np.float32)
     source = f'extern "C" __global__ void k(float* y) {{\n{body}\n}}'
@@ -477,5 +479,5 @@ def test_without_a_compiler_the_reason_names_what_to_install(
 
 
 def test_a_source_that_does_not_compile_says_where() -> None:
-    with pytest.raises(ValueError, match=r"k does not compile for a CPU: k\.cu:2:\d+: error: "):
+    with pytest.raises(ValueError, match=r"k does not compile for a CPU: k\.cu line 2: error: "):
         floats("y = no_such_name;")

@@ -217,6 +217,11 @@ def test_missing_rows_show_in_the_average() -> None:
     assert "average 2.000 GB/s, the footer says 1" in found.sentence
 
 
+def test_an_average_within_the_rounding_of_its_rows_agrees() -> None:
+    text = line(8, bus=0.0) + line(16, bus=0.0) + "# Avg bus bandwidth    : 0.0032\n"
+    assert list(nccl_findings.suspicions(tables(text)[0], [])) == []
+
+
 @pytest.mark.parametrize("code", ["NaN", "nan", "-nan", "inf"])
 def test_numbers_that_are_none_are_no_numbers(code: str) -> None:
     text = line(8).replace("1.00", code, 1)

@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import msgspec
 import pytest
 import torch
 
-from kernels import _cubin, _host_cuda, _workers
+from kernels import _cubin, _execute, _host_cuda, _select, _workers
 from kernels.__main__ import PROGRAM, app
+from kernels._points import Selection
 from verifyscope import cli, records
+from verifyscope.errors import Failure
 from verifyscope.records import Compiled, Environment, Finding, Measurement
 
 TESTS = Path(__file__).parent
@@ -262,7 +265,43 @@ def test_a_place_that_cannot_be_written_is_one_line(command: Command, tmp_path: 
         status, _, err = command("--op", "doubled", option, str(tmp_path / "file" / "rows"))
         assert status == 1
         (line,) = err.splitlines()
-        assert "a part of this path is a file, not a folder" in line
+        assert "a part of this path is a file" in line
+
+
+@NO_GPU
+@pytest.mark.skipif(_host_cuda.why_not() is not None, reason=str(_host_cuda.why_not()))
+def test_a_cache_that_cannot_be_written_ends_the_check_and_blames_no_kernel(
+    more_ops: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more_ops(TESTS / "ops")
+    monkeypatch.setenv("HOST_CUDA_CACHE", f"{os.devnull}/cache")
+    points = _select.checkable(Selection(ops=("rms_scale",)), tiny=True)
+    (cuda,) = [point for point in points if point.implementation == "cupy"]
+    with pytest.raises(Failure, match=r"cannot keep compiled kernels in .*HOST_CUDA_CACHE"):
+        _execute.check_point((cuda, False))
+
+
+@pytest.mark.parametrize(
+    ("missing", "status", "out", "err"),
+    [
+        ("torch", 1, "", "python -m kernels: needs the package 'torch', which is not installed; "),
+        ("triton", 0, "needs the package 'triton', which is not installed", ""),
+    ],
+)
+def test_a_missing_package_is_a_reason_and_no_traceback(
+    missing: str, status: int, out: str, err: str
+) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None\n{WITH_OPS}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--list", "--op", "tree_attention"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == status
+    assert out in done.stdout
+    assert err in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_help_starts_without_torch_and_names_every_option() -> None:
@@ -279,9 +318,30 @@ def test_help_starts_without_torch_and_names_every_option() -> None:
         assert option in done.stdout
 
 
+# ---- Workers ----
+
+
+def spell(word: str) -> Iterator[str]:
+    """Yield a word letter by letter, as a task does; stop in the middle at a "!"."""
+    for letter in word:
+        if letter == "!":
+            time.sleep(600)
+        yield letter
+    yield word
+
+
 def test_a_worker_that_cannot_start_is_a_lost_item() -> None:
     conditions = _workers.Conditions(processes=1, timeout_s=60, environment={})
     items: list[Any] = [1]
     with _workers.work("os:no_such_function", items, conditions=conditions) as results:
         (lost,) = results
     assert lost == _workers.Lost("its process ended with status 1")
+
+
+def test_what_a_task_yields_last_is_its_result_and_before_that_what_it_is_at() -> None:
+    conditions = _workers.Conditions(processes=1, timeout_s=2, environment={})
+    task = f"{__name__}:spell"
+    with _workers.work(task, ["ab!c", "abc"], conditions=conditions) as results:
+        lost, whole = results
+    assert lost == _workers.Lost("did not end within 2 s; see --timeout", "b")
+    assert whole == "abc"

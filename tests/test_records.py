@@ -234,7 +234,7 @@ def test_samples_are_found_beside_the_records_by_id(tmp_path: Path) -> None:
     kept = [Samples(id=f"m{number}", seconds=(number * 1e-6, 2e-6)) for number in range(4)]
     (tmp_path / "samples.jsonl").write_bytes(b"".join(map(encoded, kept)) + b'{"type":"sam')
     warnings: list[str] = []
-    assert samples([path, tmp_path], {"m1", "m9"}, warnings) == {"m1": (1e-6, 2e-6)}
+    assert samples([path, tmp_path], {"m1", "m9"}, warnings=warnings) == {"m1": (1e-6, 2e-6)}
     assert warnings == [
         f"{tmp_path / 'samples.jsonl'}:5: the last line is incomplete (a run was ended); "
         "all before it is read"

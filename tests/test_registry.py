@@ -1,6 +1,7 @@
 """What a file of `kernels/` must be, what it may need, and what is said where it cannot be used."""
 
 import importlib
+import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -178,6 +179,15 @@ def test_what_prepare_gives_is_what_is_called() -> None:
     assert [prepared.call()["y"].tolist() for _ in range(2)] == [[2, 2], [2, 2]]
     assert calls == ["prepare", "call", "call"]
     assert prepared.facts == {"splits": "1"}
+
+
+def test_what_a_call_gives_is_converted_outside_it() -> None:
+    prepared = Prepared(
+        call=lambda: {"lse": torch.ones(1)},
+        convert=lambda given: {"lse": given["lse"] * math.log(2)},
+    )
+    assert prepared.call()["lse"].item() == 1
+    assert prepared.outputs()["lse"].item() == pytest.approx(math.log(2))
 
 
 def test_a_number_of_a_case_is_a_number() -> None:

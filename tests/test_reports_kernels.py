@@ -201,10 +201,10 @@ def test_a_verify_is_set_beside_a_step_of_one_token_and_fitted(page: Page) -> No
     assert page.rows("time(T) / time(1)") == [
         {
             "implementation": "`own`",
-            "T = 1": "12.0 us",
-            "T = 2": "1.17",
-            "T = 4": "1.50",
-            "T = 8": "2.17",
+            "T=1": "12.0 us",
+            "T=2": "1.17",
+            "T=4": "1.50",
+            "T=8": "2.17",
             "fit": "10.0 us + 2.00 us x T",
         }
     ]

@@ -54,11 +54,11 @@ def test_a_table_is_aligned_in_its_source_and_a_long_cell_does_not_widen_it() ->
 @pytest.mark.parametrize(
     ("shown", "expected"),
     [
-        (_text.interval(23.4e-6, 23.1e-6, 23.9e-6), "23.4 us (23.1–23.9)"),
-        (_text.interval(10e-6, 9.98e-6, 10.12e-6), "10.0 us (9.98–10.1)"),
-        (_text.interval(1e-3, 2e-7, 2.5), "1.00 ms (0.000200–2500)"),
-        (_text.interval(1e-3, None, 2e-3), "1.00 ms"),
-        (_text.interval(None, 1e-3, 2e-3), "–"),
+        (_text.interval(23.4e-6, low_s=23.1e-6, high_s=23.9e-6), "23.4 us (23.1–23.9)"),
+        (_text.interval(10e-6, low_s=9.98e-6, high_s=10.12e-6), "10.0 us (9.98–10.1)"),
+        (_text.interval(1e-3, low_s=2e-7, high_s=2.5), "1.00 ms (0.000200–2500)"),
+        (_text.interval(1e-3, low_s=None, high_s=2e-3), "1.00 ms"),
+        (_text.interval(None, low_s=1e-3, high_s=2e-3), "–"),
         (_text.share(1.0, 3.0), "33 %"),
         (_text.share(0.0873, 1.0), "8.7 %"),
         (_text.share(1e-9, 1.0), "under 0.1 %"),

@@ -70,7 +70,18 @@ def test_flush_reads_outlast_the_enqueue_of_what_is_timed() -> None:
 def test_a_warm_graph_is_long_enough_to_hide_its_launch() -> None:
     assert _timing.warm_calls(1e-6) == 300
     assert _timing.warm_calls(1e-3) == 8
-    assert _timing.warm_calls(1e-9) == 512
+    assert _timing.warm_calls(1e-9) == 2048
+
+
+def test_a_short_walk_is_repeated_within_its_graph() -> None:
+    given: dict[str, Any] = {"calls": 4, "call_bytes": 1000, "free_bytes": 10**9}
+    assert _timing.walks(42e-6, **given) == 8
+    assert _timing.walks(300e-6, **given) == 1
+    assert _timing.walks(1.0, **given) == 1
+    assert _timing.walks(1e-9, **given) == 512
+    assert _timing.walks(42e-6, **(given | {"free_bytes": 4 * 4 * 1000 * 3})) == 3
+    assert _timing.walks(42e-6, **(given | {"free_bytes": 0})) == 1
+    assert _timing.walks(42e-6, **(given | {"call_bytes": 0})) == 8
 
 
 @dataclasses.dataclass
@@ -143,10 +154,12 @@ def test_cold_walks_all_sets_in_order_and_counts_time_per_call() -> None:
     gpu = FakeGpu(l2_bytes=64)
     cold, _ = timings(gpu, 3, touched=64)
     assert (cold.cache, cold.launch, cold.clock) == ("cold", "graph", "cuda-graph")
-    assert (cold.calls, cold.sets, cold.facts) == (3, 3, {"graph_nodes": 7})
+    repeats = _timing.walks(3 * CALL_S, calls=3, call_bytes=0, free_bytes=2**40)
+    assert repeats > 1
+    assert (cold.calls, cold.sets, cold.facts) == (3 * repeats, 3, {"graph_nodes": 7})
     gpu.log.clear()
     assert cold.timer.sample() == CALL_S
-    walk = ["set 0", "set 1", "set 2"]
+    walk = ["set 0", "set 1", "set 2"] * repeats
     assert gpu.log == [*walk, "start", *walk, "end"]
 
 
@@ -162,7 +175,7 @@ def test_warm_repeats_the_last_set_so_that_the_walk_starts_cold() -> None:
 
 def test_a_graph_holds_what_it_reads() -> None:
     cold, warm = timings(FakeGpu(l2_bytes=64), 3, touched=64)
-    assert len(cold.holds) == 3
+    assert len(cold.holds) == cold.calls
     assert len(warm.holds) == warm.calls
 
 
@@ -218,7 +231,7 @@ def test_the_run_after_timing_returns_the_outputs_of_every_set() -> None:
     cold, warm = timings(FakeGpu(l2_bytes=64), 3, touched=64)
     for outputs in (*cold.run(), *warm.run()):
         assert outputs["y"].tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
-    assert len(cold.run()) == 3
+    assert len(cold.run()) == cold.calls
 
 
 # Capturing, with torch's calls replaced, to see what a failed one leaves behind.

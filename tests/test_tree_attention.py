@@ -343,10 +343,11 @@ def test_two_runs_give_the_same_bytes(name: str) -> None:
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="a CUDA graph needs an NVIDIA GPU")
 @pytest.mark.parametrize("name", OWN)
 def test_a_replay_follows_lengths_trees_and_pages(name: str) -> None:
-    from kernels._graph import capture, poison
+    from kernels._capture import capture
+    from kernels._graph import poison
 
     inputs = problem([140, 30, 77], tree="star", page_size=16)
-    graph, captured = capture(op.OP.implementations[name].prepare(inputs).call)
+    captured = capture(op.OP.implementations[name].prepare(inputs).call)
     for lengths, tree in (([6, 131, 9], "chain"), ([0, 0, 143], "binary")):
         other = problem(lengths, tree=tree, page_size=16, seed=1)
         inputs["prefix_lens"].copy_(other["prefix_lens"])
@@ -356,9 +357,9 @@ def test_a_replay_follows_lengths_trees_and_pages(name: str) -> None:
         for cache in ("k_cache", "v_cache"):
             inputs[cache].fill_(math.nan)
             inputs[cache][: len(other[cache])] = other[cache]
-        poison(captured)
-        graph.replay()
+        poison(captured.outputs)
+        captured.replay()
         torch.cuda.synchronize()
         eager = run(name, inputs)
-        assert all(torch.equal(captured[key], eager[key]) for key in eager)
-        assert_matches(name, inputs, captured)
+        assert all(torch.equal(captured.outputs[key], eager[key]) for key in eager)
+        assert_matches(name, inputs, captured.outputs)

@@ -8,6 +8,7 @@ or when time_cap_s has passed; never before min_rounds. A timer that raises, or 
 number, leaves the rounds with its reason; the others go on. Ctrl-C ends the rounds and keeps them.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -50,6 +51,23 @@ class Alternation:
     rounds: int
     elapsed_s: float
     stopped_by: StoppedBy
+
+
+def warm_up(
+    timers: Mapping[str, Timer],
+    *,
+    seconds: float,
+    now: Callable[[], float] = time.perf_counter,
+) -> None:
+    """Sample `timers` in turn for `seconds` and forget it: clocks rise, and caches are as later.
+
+    What raises is left to `alternate`, which keeps the reason.
+    """
+    start_s = now()
+    while now() - start_s < seconds:
+        for timer in timers.values():
+            with contextlib.suppress(Exception):
+                timer.sample()
 
 
 def alternate(

@@ -16,7 +16,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 import platform
 import re
 import shutil
@@ -40,11 +39,13 @@ _UNFINISHED = "unfinished"
 _TORCH = "2.13.0"
 # What a finished .venv must be able to import, whatever the extra.
 _MUST_IMPORT = ("typer", "msgspec", "torch", "triton", "cupy", "flashinfer", "pytest_benchmark")
+# pip says the second where a constraint, too, names torch.
+_NOT_OFFERED = ("No matching distribution found", "ResolutionImpossible")
 _IS_PYTHON = (
     "import pip, sys; v = '%d.%d' % sys.version_info[:2]; "
     "sys.exit(sys.version_info < (3, 10) or sys.argv[1] not in ('', v))"
 )
-_QUIET = ("--quiet", "--quiet")  # errors are still shown
+_LINES_SHOWN = 15
 _PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 
 
@@ -93,11 +94,12 @@ def set_up(extra: str | None, torch_index: str | None, *, this_python: bool = Fa
         _make_venv(keep=right and (stamp is None or _older(stamp, wanted)))
         _say(f"Setting up .venv with {chosen.extra}: {chosen.why}.")
         (VENV / _STAMP).write_text(_UNFINISHED)
-        if chosen.extra == "cpu":
-            _install_cpu_torch(torch_index)
+        fits = chosen.extra
+        if fits == "cpu":
+            fits = _install_cpu_torch(torch_index)
         else:
             _say("Installing torch, triton, CuPy and CUDA libraries: several GB.")
-        _pip("--editable", f"{ROOT}[{chosen.extra},flashinfer,dev]")
+        _pip("--editable", f"{ROOT}[{fits},flashinfer,dev]")
         # Its own metadata asks for several GB that only other backends of it need.
         _pip("--no-deps", FLASHINFER)
         if not _works():
@@ -127,7 +129,7 @@ def add_here() -> None:
 
 
 def present() -> dict[str, str]:
-    """Return every installed distribution and its version, asked of a new process.
+    """Return every installed distribution but this one, and its version, asked of a new process.
 
     The running one caches what folders hold, and would not see what pip has just done.
     """
@@ -138,11 +140,12 @@ def present() -> dict[str, str]:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     found: dict[str, str] = json.loads(done.stdout)
+    found.pop("verifyscope", None)  # made anew each time, and seen in this checkout anyhow
     return {_plain(name): version for name, version in found.items()}
 
 
 def pins(have: Mapping[str, str]) -> str:
-    """Return constraints that hold every distribution where it is; ours may be made anew.
+    """Return constraints that hold every distribution where it is.
 
     pip refuses a pin that is no version of PEP 440, as very old packages have; that they did not
     change is seen afterwards, as for all.
@@ -151,9 +154,7 @@ def pins(have: Mapping[str, str]) -> str:
         r"(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9]+([._-][a-z0-9]+)*)?"
     )
     return "".join(
-        f"{name}=={version}\n"
-        for name, version in have.items()
-        if name != "verifyscope" and legal.fullmatch(version)
+        f"{name}=={version}\n" for name, version in have.items() if legal.fullmatch(version)
     )
 
 
@@ -170,7 +171,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     return [
         f"{name} {version} -> {after.get(name, 'gone')}"
         for name, version in before.items()
-        if after.get(name) != version and name != "verifyscope"
+        if after.get(name) != version
     ]
 
 
@@ -192,35 +193,28 @@ def _too_old() -> list[str]:
     return [line for line in done.stdout.splitlines() if line.startswith("verifyscope ")]
 
 
-def _install_cpu_torch(torch_index: str | None) -> None:
+def _install_cpu_torch(torch_index: str | None) -> str:
+    """Install torch for a machine without a GPU; return the extra whose packages go with it."""
     where = ["--extra-index-url", torch_index] if torch_index else []
     _say(f"Installing torch {_TORCH}+cpu.")
-    command = [
-        *_python(),
-        *_PIP,
-        "install",
-        *_QUIET,
-        "--no-compile",
-        *where,
-        f"torch=={_TORCH}+cpu",
-    ]
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-    if done.returncode == 0:
-        return
-    if "No matching distribution" not in done.stderr:
-        sys.stderr.write(done.stderr)
-        raise Failure("pip failed, see above; `make setup` starts over")
+    # Alone, so that an error can only mean torch; what it needs comes with the rest.
+    flags = ("--no-deps", *where)
+    said = _pip(*flags, f"torch=={_TORCH}+cpu", may_fail=_NOT_OFFERED)
+    if not said:
+        return "cpu"
     if torch_index:
         raise Failure(
             f"TORCH_INDEX offers no torch {_TORCH}+cpu for Python {_version()}; "
             "correct it, or leave it out to take the large build with CUDA libraries"
         )
+    # The wheels of torch 2.13.0 for x86_64 and of all CUDA libraries that it asks for, added up.
     _say(
         f"pip is offered no torch {_TORCH}+cpu for Python {_version()}: taking the build with CUDA "
-        "libraries, about 3 GB to load and 5 GB on disk (TORCH_INDEX=URL names an index that "
+        "libraries, 2.5 GB to load and 3.8 GB on disk (TORCH_INDEX=URL names an index that "
         "has the CPU build, 0.2 GB)."
     )
     _pip(f"torch=={_TORCH}")
+    return "cuda13"  # what that build is made for, whether there is a GPU or not
 
 
 def _older(stamp: str, wanted: str) -> bool:
@@ -244,7 +238,7 @@ def _make_venv(*, keep: bool) -> None:
         text=True,
     )
     if done.returncode != 0:
-        sys.stderr.write(done.stdout)
+        _say(done.stdout)
         raise Failure(
             f"python -m venv failed, see above; on Debian or Ubuntu: apt-get install "
             f"python{_version()}-venv"
@@ -292,23 +286,35 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _pip(*arguments: str) -> None:
-    _checked([*_python(), *_PIP, "install", *_QUIET, "--no-compile", *arguments])
+def _pip(*arguments: str, may_fail: Sequence[str] = ()) -> str:
+    """Install into .venv; return "" or, of the errors in `may_fail`, the one that pip met."""
+    command = [*_python(), *_PIP, "install", "--progress-bar=off", "--no-compile", *arguments]
+    return _checked(command, VENV / "pip.log", may_fail)
 
 
 def _pip_here(held: Path, *arguments: str) -> None:
-    pip = [sys.executable, *_PIP, "install", *_QUIET]
+    pip = [sys.executable, *_PIP, "install"]
     if subprocess.run([sys.executable, "-c", "import pip"], capture_output=True).returncode != 0:
         uv = shutil.which("uv")
         if uv is None:
             raise Failure(f"{sys.executable} has no pip; install it: python3 -m ensurepip")
-        pip = [uv, "pip", "install", "--quiet", "--python", sys.executable]
-    _checked([*pip, "--constraint", str(held), *arguments])
+        pip = [uv, "pip", "install", "--python", sys.executable]
+    _checked([*pip, "--constraint", str(held), *arguments], held.with_name("pip.log"))
 
 
-def _checked(command: Sequence[str]) -> None:
-    if subprocess.run(command).returncode != 0:
-        raise Failure("pip failed, see above; once that is mended, the same command starts over")
+def _checked(command: Sequence[str], log: Path, may_fail: Sequence[str] = ()) -> str:
+    """Run pip with its many words in `log`; show the last of them only if it fails."""
+    with log.open("a") as file:
+        before = file.tell()
+        status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
+    if status == 0:
+        return ""
+    text = log.read_bytes()[before:].decode(errors="replace")
+    for error in may_fail:
+        if error in text:
+            return error
+    _say("\n".join(f"    {line}" for line in text.splitlines()[-_LINES_SHOWN:]))
+    raise Failure("pip failed, see above; once that is mended, the same command starts over")
 
 
 def _python() -> list[str]:
@@ -365,5 +371,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PIP_PROGRESS_BAR", "off")
     sys.exit(main())

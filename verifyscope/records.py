@@ -339,7 +339,7 @@ def read(paths: Sequence[Path], warnings: list[str] | None = None) -> Iterator[R
 
 
 def samples(
-    paths: Sequence[Path], ids: Collection[str], warnings: list[str] | None = None
+    paths: Sequence[Path], ids: Collection[str], *, warnings: list[str] | None = None
 ) -> dict[str, tuple[float, ...]]:
     """Return the raw samples of the measurements `ids`, from each `samples.jsonl` beside records.
 

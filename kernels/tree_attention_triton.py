@@ -45,6 +45,14 @@ class Tile:
     stages: int
     blocks_per_sm: int
 
+    @property
+    def registers(self) -> int:
+        """Return what a thread may have so that this many blocks share an SM's 65,536.
+
+        Left alone, ptxas aims at more blocks than shared memory lets in, and spills for them.
+        """
+        return min(255, 65536 // (32 * self.warps * self.blocks_per_sm) // 8 * 8)
+
 
 # Five stages are two tiles in flight: page ids are loaded two stages before the keys they lead to.
 # With three, Triton issues the loads of a tile only after it has finished the one before.
@@ -72,7 +80,7 @@ _LARGE_TILES: Mapping[tuple[int, int], Tile] = MappingProxyType(
         (128, 32): Tile(rows=32, keys=64, warps=8, stages=5, blocks_per_sm=2),
         (128, 64): Tile(rows=64, keys=32, warps=4, stages=5, blocks_per_sm=2),
         (256, 16): Tile(rows=16, keys=32, warps=4, stages=5, blocks_per_sm=2),
-        (256, 32): Tile(rows=32, keys=32, warps=8, stages=5, blocks_per_sm=2),
+        (256, 32): Tile(rows=32, keys=32, warps=4, stages=5, blocks_per_sm=2),
         (256, 64): Tile(rows=64, keys=32, warps=8, stages=5, blocks_per_sm=1),
     }
 )
@@ -284,7 +292,7 @@ def attend(
         split.count, split.least_keys, *k_cache.stride()[:3], *v_cache.stride()[:3],
         HEAD_DIM=shape.head_dim, PAGE=shape.page_size,
         BLOCK_M=tile.rows, BLOCK_N=tile.keys, ONCE=once,
-        num_warps=tile.warps, num_stages=tile.stages,
+        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
     )  # fmt: skip
     if not once:
         _merge_parts[(rows,)](

@@ -34,6 +34,8 @@ check: setup ## formatting, lint, types, import contracts
 	@$(venv) -m mypy
 	@$(venv) -c 'from importlinter.cli import lint_imports_command as run; run()'
 
+# Two workers on two cores: more threads in each would wait for one another.
+test: export OMP_NUM_THREADS := 1
 test: setup ## the tests that fit into six minutes on two cores
 	@$(venv) -m pytest -n 2 --benchmark-disable -m "not long"
 

@@ -1,7 +1,8 @@
 """The named points of `tree_attention`: tiny, measured, and those that the compile gate builds.
 
 A name says every dim: t (tokens a request), b (requests), l (committed tokens of the longest),
-the tree, p (page), h (query heads x key heads), d (head dim), dtype. Several requests are ragged.
+the tree, p (page), h (query heads x key heads), d (head dim), dtype, and kv
+(the cache's, where it is another one). Several requests are ragged.
 """
 
 import dataclasses
@@ -9,9 +10,8 @@ import dataclasses
 import torch
 
 from kernels import Case
+from kernels._paged import QUERY_DTYPES
 from verifyscope.records import Value
-
-DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def _case(
@@ -24,6 +24,7 @@ def _case(
     dim: int = 128,
     page: int = 16,
     dtype: torch.dtype = torch.bfloat16,
+    kv: str = "",
     **more: bool,
 ) -> Case:
     """Name a point by all of its dims."""
@@ -39,10 +40,10 @@ def _case(
         "q_heads": q_heads,
         "kv_heads": kv_heads,
         "head_dim": dim,
+        "kv": kv or QUERY_DTYPES[dtype],
     }
-    name = (
-        f"t{rows}-b{requests}-l{short}-{tree}-p{page}-h{q_heads}x{kv_heads}-d{dim}-{DTYPES[dtype]}"
-    )
+    name = f"t{rows}-b{requests}-l{short}-{tree}-p{page}-h{q_heads}x{kv_heads}-d{dim}"
+    name += f"-{QUERY_DTYPES[dtype]}" + (f"-kv{kv}" if kv else "")
     return Case(name=name, dims=dims, dtype=dtype, mode="verify", **more)
 
 
@@ -111,7 +112,7 @@ _GATE_ROWS = ((1, 4), (1, 8), (4, 8), (8, 8))
 
 def gate_cases() -> tuple[Case, ...]:
     """Name each entry of the tile tables once; pages and dtypes take turns."""
-    bf16, fp16 = DTYPES
+    bf16, fp16 = QUERY_DTYPES
     return (
         *_product("gate", rows=_GATE_ROWS[1:], dims=(64,), pages=(1,), dtypes=(bf16,)),
         *_product("gate", rows=_GATE_ROWS, dims=(128,), pages=(16,), dtypes=(bf16,)),
@@ -122,7 +123,7 @@ def gate_cases() -> tuple[Case, ...]:
 def long_gate_cases() -> tuple[Case, ...]:
     """Name every combination of what is compiled in."""
     return _product(
-        "long", rows=_GATE_ROWS, dims=(64, 128, 256), pages=(1, 16, 64), dtypes=tuple(DTYPES)
+        "long", rows=_GATE_ROWS, dims=(64, 128, 256), pages=(1, 16, 64), dtypes=tuple(QUERY_DTYPES)
     )
 
 

@@ -15,9 +15,9 @@ Lengths, trees and page ids are read on the device. Keys and values need 16-byte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from kernels import Case, Needs, Outputs, Prepared
 from kernels._merge_cupy import merge
 from kernels._raw import RawKernel
 from kernels._splits import sm_count, split_count
-from kernels.tree_attention import OP, Shape, shape_of
+from kernels.tree_attention import OP, Given, Shape
 
 _LOG2_E = 1.4426950408889634
 _WARPS = 4
@@ -248,10 +248,10 @@ def _attend_kernel(
 
 def plan_for(shape: Shape, *, sms: int) -> Plan:
     """Choose few rows for plain decode, whose lanes then load more keys at once."""
-    rows, at_once = (4, 4) if shape.packed_rows <= 4 else (8, 2)
-    least_keys = max(64, shape.packed_rows)
+    rows, at_once = (4, 4) if shape.form("verify").rows <= 4 else (8, 2)
+    least_keys = max(64, shape.form("verify").rows)
     splits = split_count(
-        blocks=shape.requests * shape.kv_heads * -(-shape.packed_rows // rows),
+        blocks=shape.requests * shape.kv_heads * -(-shape.form("verify").rows // rows),
         most_keys=shape.most_keys,
         least_keys=least_keys,
         slots=sms * _BLOCKS_PER_SM,
@@ -261,7 +261,9 @@ def plan_for(shape: Shape, *, sms: int) -> Plan:
 
 def _refuses(case: Case) -> str | None:
     dim = case.number("head_dim")
-    return None if dim in _HEAD_DIMS else f"head_dim is {dim}; it is built for {_HEAD_DIMS}"
+    if dim not in _HEAD_DIMS:
+        return f"head_dim is {dim}; it is built for {_HEAD_DIMS}"
+    return "it does not read fp8 caches" if case.dims["kv"] == "fp8" else None
 
 
 @OP.prepared_implementation(
@@ -269,35 +271,22 @@ def _refuses(case: Case) -> str | None:
     needs=Needs(capabilities=(80, 89, 90, 100, 120), packages=("cupy",), refuses=_refuses),
     declares=("wide_load",),
 )
-def cupy_attention(
-    *,
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    page_table: torch.Tensor,
-    prefix_lens: torch.Tensor,
-    mask_words: torch.Tensor,
-    scale: float,
-    draft_tokens: int,
-) -> Prepared:
+def cupy_attention(**inputs: Any) -> Prepared:
     """Choose rows and splits by the shapes; a call allocates its outputs and launches."""
-    given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "page_table": page_table,
-             "prefix_lens": prefix_lens, "mask_words": mask_words}  # fmt: skip
-    shape = shape_of(**given, draft_tokens=draft_tokens)
+    given = Given(**inputs)
     for name in ("q", "k_cache", "v_cache"):
-        _must_be_aligned(name, given[name])
-    plan = plan_for(shape, sms=sm_count(q.device))
+        _must_be_aligned(name, getattr(given, name))
+    plan = plan_for(given.shape, sms=sm_count(given.q.device))
+    return Prepared(
+        call=lambda: attend(given, plan=plan),
+        facts={"splits": str(plan.splits), "rows": str(plan.rows), "warps": str(_WARPS)},
+        launches=1 if plan.splits == 1 else 2,
+    )
 
-    def call() -> Outputs:
-        return attend(given, shape=shape, plan=plan, scale=scale)
 
-    facts = {"splits": str(plan.splits), "rows": str(plan.rows), "warps": str(_WARPS)}
-    return Prepared(call=call, facts=facts)
-
-
-def attend(given: Mapping[str, torch.Tensor], *, shape: Shape, plan: Plan, scale: float) -> Outputs:
+def attend(given: Given, *, plan: Plan) -> Outputs:
     """Launch by this plan, whatever the shape would choose."""
-    q, k_cache, v_cache = given["q"], given["k_cache"], given["v_cache"]
+    shape, q, k_cache, v_cache = given.shape, given.q, given.k_cache, given.v_cache
     rows, dim = len(q) * shape.q_heads, shape.head_dim
     out = torch.empty_like(q)
     lse = torch.empty(len(q), shape.q_heads, dtype=torch.float32, device=q.device)
@@ -310,11 +299,11 @@ def attend(given: Mapping[str, torch.Tensor], *, shape: Shape, plan: Plan, scale
     )  # fmt: skip
     sizes = (shape.tokens, shape.kv_heads, shape.group, shape.width, plan.least_keys)
     kernel(
-        (-(-shape.packed_rows // plan.rows) * shape.kv_heads, plan.splits, shape.requests),
+        (-(-shape.form("verify").rows // plan.rows) * shape.kv_heads, plan.splits, shape.requests),
         (32 * _WARPS,),
-        q, k_cache, v_cache, given["page_table"], given["prefix_lens"], given["mask_words"],
+        q, k_cache, v_cache, given.page_table, given.prefix_lens, given.mask_words,
         part_out, part_lse, *k_cache.stride()[:3], *v_cache.stride()[:3],
-        *map(np.int32, sizes), np.float32(scale * _LOG2_E),
+        *map(np.int32, sizes), np.float32(given.scale * _LOG2_E),
     )  # fmt: skip
     if not once:
         merge(part_out=part_out, part_lse=part_lse, out=out, lse=lse)

@@ -26,7 +26,8 @@ import torch
 
 from kernels import Case, Needs, Outputs, Prepared, _flashinfer
 from kernels._flashinfer import Call, PageLists
-from kernels.tree_attention import OP, Shape, prefix_lengths, shape_of
+from kernels._paged import prefix_lengths
+from kernels.tree_attention import OP, Given, Shape
 
 _WRAPPER = "BatchPrefillWithPagedKVCacheWrapper"
 _BACKEND = "fa2"
@@ -164,6 +165,8 @@ def refuses(case: Case) -> str | None:
         return f"FlashInfer's fa2 kernels take a head_dim of {_HEAD_DIMS}, not {dim}"
     if case.dtype not in _DTYPES:
         return f"FlashInfer's fa2 kernels take float16 and bfloat16 queries, not {case.dtype}"
+    if case.dims["kv"] == "fp8":
+        return "this adapter gives FlashInfer no fp8 caches"
     tokens = case.number("rows")
     bits = sum(tokens * (length + tokens) for length in prefix_lengths(case))
     if (reason := _flashinfer.mask_too_large(bits) or _flashinfer.why_not(_TO_RUN)) is not None:
@@ -186,38 +189,20 @@ def flashinfer_graph_attention(**inputs: Any) -> Prepared:
     return _prepare(**inputs, any_lengths=True)
 
 
-def _prepare(
-    *,
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    page_table: torch.Tensor,
-    prefix_lens: torch.Tensor,
-    mask_words: torch.Tensor,
-    scale: float,
-    draft_tokens: int,
-    any_lengths: bool,
-) -> Prepared:
-    shape = shape_of(
-        q=q,
-        k_cache=k_cache,
-        v_cache=v_cache,
-        page_table=page_table,
-        prefix_lens=prefix_lens,
-        mask_words=mask_words,
-        draft_tokens=draft_tokens,
-    )
-    library = _flashinfer.library()
+def _prepare(*, any_lengths: bool, **inputs: Any) -> Prepared:
+    given = Given(**inputs)
+    shape, library = given.shape, _flashinfer.library()
     step = metadata(
-        page_table=page_table,
-        prefix_lens=prefix_lens,
-        mask_words=mask_words,
+        page_table=given.page_table,
+        prefix_lens=given.prefix_lens,
+        mask_words=given.mask_words,
         page_size=shape.page_size,
     )
     wrapper = make_wrapper(library, step, shape=shape, any_lengths=any_lengths)
-    dropped = plan(library, wrapper, step, shape=shape, scale=scale, dtype=q.dtype)
+    dropped = plan(library, wrapper, step, shape=shape, scale=given.scale, dtype=given.q.dtype)
     facts = _facts(library, wrapper, dropped=dropped, shape=shape, any_lengths=any_lengths)
-    return _prepared(library, wrapper, q=q, cache=(k_cache, v_cache), facts=facts)
+    cache = (given.k_cache, given.v_cache)
+    return _prepared(library, wrapper, q=given.q, cache=cache, facts=facts)
 
 
 def _prepared(

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import torch
 import triton
@@ -29,7 +30,7 @@ from kernels._bfloat16 import dot, narrow
 from kernels._merge_triton import merge
 from kernels._splits import sm_count, split_count
 from kernels._target import capability
-from kernels.tree_attention import OP, Shape, shape_of
+from kernels.tree_attention import OP, Given, Shape
 
 _LOG2_E = 1.4426950408889634
 _SMALL_SHARED = (86, 89, 120, 121)  # 101,376 B a block; sm_80 has 166,912, sm_90 and 100 232,448
@@ -89,7 +90,7 @@ _LARGE_TILES: Mapping[tuple[int, int], Tile] = MappingProxyType(
 def tile_for(shape: Shape) -> Tile:
     """Return the tile for the device that `kernels._target` names."""
     table = _SMALL_TILES if capability() in _SMALL_SHARED else _LARGE_TILES
-    rows = 16 if shape.packed_rows <= 16 else 32 if shape.packed_rows <= 32 else 64
+    rows = 16 if shape.form("verify").rows <= 16 else 32 if shape.form("verify").rows <= 32 else 64
     return table[max(64, shape.head_dim), rows]
 
 
@@ -107,8 +108,8 @@ def split_for(shape: Shape, tile: Tile, *, sms: int) -> Split:
     A part of n keys reads 4 * n * head_dim bytes from DRAM; its sums are 4 * rows * head_dim,
     written and read once more, but through L2 at two to three times that speed: hence n >= rows.
     """
-    least_keys = max(64, shape.packed_rows, tile.keys)
-    blocks = shape.requests * shape.kv_heads * -(-shape.packed_rows // tile.rows)
+    least_keys = max(64, shape.form("verify").rows, tile.keys)
+    blocks = shape.requests * shape.kv_heads * -(-shape.form("verify").rows // tile.rows)
     count = split_count(
         blocks=blocks,
         most_keys=shape.most_keys,
@@ -199,6 +200,8 @@ def _refuses(case: Case) -> str | None:
     dim = case.number("head_dim")
     if dim not in (16, 32, 64, 128, 256):
         return f"head_dim is {dim}; its tiles are powers of two from 16 to 256"
+    if case.dims["kv"] == "fp8":
+        return "it does not read fp8 caches"
     return None
 
 
@@ -207,45 +210,31 @@ def _refuses(case: Case) -> str | None:
     needs=Needs(capabilities=(80, 89, 90, 100, 120), packages=("triton",), refuses=_refuses),
     declares=("tensor_core", "wide_load"),
 )
-def triton_attention(
-    *,
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    page_table: torch.Tensor,
-    prefix_lens: torch.Tensor,
-    mask_words: torch.Tensor,
-    scale: float,
-    draft_tokens: int,
-) -> Prepared:
+def triton_attention(**inputs: Any) -> Prepared:
     """Choose tile and splits by the shapes; a call allocates its outputs and launches.
 
     The partial sums are allocated in the call: inside a capture torch then hands the same memory
     to every layer, as an engine does, and it stays in L2.
     """
-    given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "page_table": page_table,
-             "prefix_lens": prefix_lens, "mask_words": mask_words}  # fmt: skip
-    shape = shape_of(**given, draft_tokens=draft_tokens)
-    tile = tile_for(shape)
-    split = split_for(shape, tile, sms=sm_count(q.device))
-
-    def call() -> Outputs:
-        return attend(given, shape=shape, tile=tile, split=split, scale=scale)
-
+    given = Given(**inputs)
+    tile = tile_for(given.shape)
+    split = split_for(given.shape, tile, sms=sm_count(given.q.device))
     facts = {
         "splits": str(split.count),
         "tile": f"{tile.rows}x{tile.keys}",
         "warps": str(tile.warps),
         "stages": str(tile.stages),
     }
-    return Prepared(call=call, facts=facts)
+    return Prepared(
+        call=lambda: attend(given, tile=tile, split=split),
+        facts=facts,
+        launches=1 if split.count == 1 else 2,
+    )
 
 
-def attend(
-    given: Mapping[str, torch.Tensor], *, shape: Shape, tile: Tile, split: Split, scale: float
-) -> Outputs:
+def attend(given: Given, *, tile: Tile, split: Split) -> Outputs:
     """Launch with this tile and split, whatever the shape would choose."""
-    q, k_cache, v_cache = given["q"], given["k_cache"], given["v_cache"]
+    shape, q, k_cache, v_cache = given.shape, given.q, given.k_cache, given.v_cache
     rows = len(q) * shape.q_heads
     out = torch.empty_like(q)
     lse = torch.empty(len(q), shape.q_heads, dtype=torch.float32, device=q.device)
@@ -253,11 +242,11 @@ def attend(
     parts = (rows, split.count)
     part_out = out if once else lse.new_empty(*parts, shape.head_dim)
     part_lse = lse if once else lse.new_empty(parts)
-    tiles = -(-shape.packed_rows // tile.rows)
+    tiles = -(-shape.form("verify").rows // tile.rows)
     _attend_part[(tiles * shape.kv_heads, split.count, shape.requests)](
-        q, k_cache, v_cache, given["page_table"], given["prefix_lens"], given["mask_words"],
+        q, k_cache, v_cache, given.page_table, given.prefix_lens, given.mask_words,
         part_out, part_lse,
-        scale * _LOG2_E, shape.tokens, shape.kv_heads, shape.group, shape.width,
+        given.scale * _LOG2_E, shape.tokens, shape.kv_heads, shape.group, shape.width,
         split.count, split.least_keys, *k_cache.stride()[:3], *v_cache.stride()[:3],
         HEAD_DIM=shape.head_dim, PAGE=shape.page_size,
         BLOCK_M=tile.rows, BLOCK_N=tile.keys, ONCE=once,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from kernels._points import Point
-from kernels._registry import Case, Cost, all_ops
+from kernels._registry import Case, Cost, Implementation, all_ops
 from suites import ceilings
 from suites._measure import Measured, Timed
 from suites._points import resolve
@@ -35,6 +35,7 @@ class Writer:
     def without_time(self, point: Point, *, status: Status, reason: str) -> Line:
         """Return the line of a point that has no time."""
         case = _case(point)
+        implementation = _implementation(point)
         return Line(
             record=Measurement(
                 source="measured",
@@ -44,7 +45,8 @@ class Writer:
                 case=point.case,
                 kind=point.kind or "own",
                 dims=dict(case.dims) if case else {},
-                mode=case.mode if case else None,
+                mode=(implementation.mode if implementation else None)
+                or (case.mode if case else None),
                 status=status,
                 reason=redacted_words(reason),
                 environment=self.environment.id,
@@ -155,6 +157,11 @@ def _case(point: Point) -> Case | None:
     """Return the case behind the name; None where the op itself cannot be loaded."""
     op = all_ops().get(point.op)
     return next((case for case in op.cases if case.name == point.case), None) if op else None
+
+
+def _implementation(point: Point) -> Implementation | None:
+    op = all_ops().get(point.op)
+    return op.implementations.get(point.implementation) if op else None
 
 
 def dtype_name(case: Case) -> str:

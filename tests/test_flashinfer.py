@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from kernels import Case, Inputs, Outputs, _flashinfer, _trees
 from kernels import tree_attention_flashinfer as adapter
 from kernels._flashinfer import Call
-from kernels.tree_attention import OP, Shape, shape_of
+from kernels.tree_attention import OP, Given, Shape
 from tests import flashinfer_stand_in as stand_in
 from verifyscope.records import Value
 
@@ -73,7 +73,7 @@ def use(monkeypatch: pytest.MonkeyPatch, library: ModuleType) -> ModuleType:
 
 
 def shape_for(inputs: dict[str, Any]) -> Shape:
-    return shape_of(**{name: value for name, value in inputs.items() if name != "scale"})
+    return Given(**inputs).shape
 
 
 def assert_right(outputs: Outputs, inputs: Inputs) -> None:

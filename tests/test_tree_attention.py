@@ -72,15 +72,13 @@ def assert_matches(name: str, inputs: Inputs, got: Outputs | None = None) -> Non
 
 def with_split(name: str, inputs: dict[str, Any], *, count: int) -> Outputs:
     """Run one of our own with this number of parts, each of at least one key."""
-    given = {key: value for key, value in inputs.items() if isinstance(value, torch.Tensor)}
-    shape = op.shape_of(**given, draft_tokens=inputs["draft_tokens"])
-    run_by = {"shape": shape, "scale": inputs["scale"]}
+    given = op.Given(**inputs)
     with poisoned():
         if name == "cupy":
             plan = in_cupy.Plan(rows=8, at_once=2, splits=count, least_keys=1)
-            return in_cupy.attend(given, plan=plan, **run_by)
+            return in_cupy.attend(given, plan=plan)
         split = in_triton.Split(count=count, least_keys=1)
-        return in_triton.attend(given, tile=in_triton.tile_for(shape), split=split, **run_by)
+        return in_triton.attend(given, tile=in_triton.tile_for(given.shape), split=split)
 
 
 def gathered(inputs: Inputs) -> torch.Tensor:

@@ -109,7 +109,8 @@ def test_cost_counts_each_key_once_and_what_the_masks_let_through() -> None:
 def test_cost_takes_no_notice_of_the_pool_around() -> None:
     inputs = problem([5])
     large = dict(inputs)
-    large["k_cache"] = torch.cat([inputs["k_cache"]] * 3)
+    for cache in ("k_cache", "v_cache"):
+        large[cache] = torch.cat([inputs[cache]] * 3)
     assert op.cost(large) == op.cost(inputs)
 
 
@@ -186,7 +187,10 @@ def bad(**changed: Any) -> dict[str, Any]:
     [
         ({"draft_tokens": 33}, "draft_tokens is 33: give 1 to 32"),
         ({"draft_tokens": 3}, r"mask_words is \(1, 4\): give \[1, 3\]"),
-        ({"q": torch.zeros(4, 2, 16)}, "all bfloat16 or all float16"),
+        (
+            {"q": torch.zeros(4, 2, 16)},
+            "give all bfloat16, all float16, or caches of float8_e4m3fn",
+        ),
         ({"q": torch.zeros(4, 16, dtype=torch.bfloat16)}, r"q is \(4, 16\)"),
         ({"q": torch.zeros(8, 2, 16, dtype=torch.bfloat16)}, "1 requests x 4 tokens"),
         (

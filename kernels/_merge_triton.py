@@ -8,7 +8,7 @@ logarithm, as everywhere here: there is no argument for another base. A part of 
 of -inf; its part_out may hold anything and is not read. A row of such parts alone gives 0 and -inf.
 NaN in an LSE stays NaN: a part that was never written does not pass for an empty one.
 
-A program takes 256 bytes of each part of a row, so that a few rows of many parts still use many SMs.
+A program takes 256 bytes of each part of a row: a few rows of many parts still use many SMs.
 Source: the log-sum-exp identity that split attention rests on (FlashDecoding, FlashInfer).
 """
 

@@ -13,7 +13,7 @@ The base is part of the op: an LSE to base 2, as FlashInfer's, gives about 12 % 
 whatever part is larger, and that is far above the tolerance (tests/test_lse_merge.py).
 
 Errors: ValueError for shapes, dtypes or strides that are not those.
-Source: the log-sum-exp identity of split attention (FlashDecoding); empty parts as in FlashInfer 0.7.
+Source: the log-sum-exp identity of split attention (FlashDecoding); empty parts: FlashInfer 0.7.
 """
 
 from __future__ import annotations

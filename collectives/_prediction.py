@@ -109,7 +109,8 @@ def predict(
 ) -> Prediction:
     """Return the prediction for a topology; without one, from the cost table that the log prints.
 
-    ranks: those of the measured rows to hold against it, where no topology says them. ValueError where the settings leave nothing, or name what NCCL does not know.
+    ranks: those of the measured rows to hold against it, where no topology says them. ValueError
+    where the settings leave nothing, or name what NCCL does not know.
     """
     if topology is None:
         cells = _topology.printed_cells(log, function) if log is not None else []

@@ -53,16 +53,14 @@ class Plan:
     least_keys: int
 
 
-def plan_for(shape: Shape, mode: Mode, *, cache_bytes: int, sms: int) -> Plan:
+def plan_for(shape: Shape, mode: Mode, *, sms: int) -> Plan:
     """Fill the SMs once, with parts that cost no more to merge than to read.
 
     A part of n keys reads 4 * n * head_dim bytes from DRAM; its sums are 4 * rows * head_dim,
     written and read once more, but through L2 at two to three times that speed: hence n >= rows.
     """
     form = shape.form(mode)
-    tile = tile_for(
-        rows=form.rows, head_dim=shape.head_dim, cache_bytes=cache_bytes, capability=capability()
-    )
+    tile = tile_for(rows=form.rows, head_dim=shape.head_dim, capability=capability())
     least_keys = max(64, form.rows, tile.keys)
     blocks = shape.requests * shape.kv_heads * form.units * -(-form.rows // tile.rows)
     splits = split_count(
@@ -229,12 +227,7 @@ def _prepared(given: Given, mode: Mode) -> Prepared:
     The partial sums are allocated in the call: inside a capture torch then hands the same memory
     to every layer, as an engine does, and it stays in L2.
     """
-    plan = plan_for(
-        given.shape,
-        mode,
-        cache_bytes=given.k_cache.element_size(),
-        sms=sm_count(given.q.device),
-    )
+    plan = plan_for(given.shape, mode, sms=sm_count(given.q.device))
     facts = {
         "splits": str(plan.splits),
         "tile": f"{plan.tile.rows}x{plan.tile.keys}",

@@ -32,6 +32,7 @@ from kernels import Case, Needs, Outputs, Prepared
 from kernels._bfloat16 import dot, narrow
 from kernels._forms import Form
 from kernels._fp8_triton import LIFT, widen
+from kernels._merge_triton import merge
 from kernels._paged import FP8
 from kernels._splits import sm_count, split_count
 from kernels._target import capability
@@ -40,7 +41,6 @@ from kernels.tree_attention import FORM_COSTS, OP, Given, Shape
 from verifyscope.records import Mode
 
 _LOG2_E = 1.4426950408889634
-_MERGE_SPLITS = 16  # parts that the merge kernel takes at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,37 +161,6 @@ def _attend_part(
     tl.store(lse_ptr + at, lse, mask=there)
 
 
-@triton.jit
-def _merge_parts(
-    part_out_ptr, part_lse_ptr, out_ptr, lse_ptr, splits,
-    HEAD_DIM: tl.constexpr, BLOCK_S: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    dim = tl.arange(0, HEAD_DIM)
-    top = float("-inf")
-    total = 0.0
-    out = tl.zeros([HEAD_DIM], tl.float32)
-    for start in range(0, splits, BLOCK_S):
-        split = start + tl.arange(0, BLOCK_S)
-        at = row * splits + split
-        lse = tl.load(part_lse_ptr + at, mask=split < splits, other=float("-inf"))
-        some = lse > float("-inf")
-        sums = tl.load(
-            part_out_ptr + at[:, None] * HEAD_DIM + dim, mask=some[:, None], other=0.0
-        )  # [BLOCK_S, HEAD_DIM]
-        new_top = tl.maximum(top, tl.max(lse, 0))
-        shift = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weight = tl.exp(lse - shift)
-        kept = tl.exp(top - shift)
-        total = total * kept + tl.sum(weight, 0)
-        out = out * kept + tl.sum(weight[:, None] * sums, 0)
-        top = new_top
-    some = total > 0
-    divisor = tl.where(some, total, 1.0)
-    tl.store(out_ptr + row * HEAD_DIM + dim, narrow(out / divisor, out_ptr.dtype.element_ty))
-    tl.store(lse_ptr + row, tl.where(some, top + tl.log(divisor), float("-inf")))
-
-
 def _refuses(case: Case) -> str | None:
     dim = case.number("head_dim")
     if dim not in (16, 32, 64, 128, 256):
@@ -263,8 +232,5 @@ def attend(given: Given, *, plan: Plan) -> Outputs:
         num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
     )  # fmt: skip
     if not once:
-        _merge_parts[(rows,)](
-            part_out, part_lse, out, lse, plan.splits,
-            HEAD_DIM=shape.head_dim, BLOCK_S=_MERGE_SPLITS, num_warps=4,
-        )  # fmt: skip
+        merge(part_out=part_out, part_lse=part_lse, out=out, lse=lse)
     return {"out": out, "lse": lse}

@@ -34,7 +34,7 @@ _LONGEST_TEXT = 200
 _HIDDEN_VALUES = {"NCCL_HOSTID": "<host>"}
 
 _TUNED = re.compile(
-    r"Best tuning \{.*?\.timeUs = (\d+(?:\.\d+)?),\s+\.algo = (\w+), \.proto = (\w+),"
+    r"Best tuning \{.*?\.timeUs = (\d{1,12}(?:\.\d{1,9})?),\s+\.algo = (\w+), \.proto = (\w+),"
 )
 _PORT = re.compile(r"<address><\d+>")
 _Kind = TypeVar("_Kind", bound=Fact)

@@ -3,10 +3,14 @@
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ingest import nccl_log, nccl_names
 from ingest.nccl_facts import NcclLog
 from ingest.nccl_log import attributed, read_log
+from ingest.nccl_log_findings import suspicions
+from verifyscope.settings import SETTINGS
 
 A = "alpha:4711:4711 [0] NCCL INFO "
 B = "beta-2:4712:4712 [1] NCCL INFO "
@@ -239,7 +243,8 @@ def test_the_matrix_is_what_is_asked_for_over_lines_without_a_prefix() -> None:
         "    AllReduce |        1         2         0   |             0              1  ",
     )
     (known,) = found.requests
-    assert (known.function, known.protocols) == ("all_reduce", {"ll", "ll128"})
+    assert known.function == "all_reduce"
+    assert known.protocols == {"ll", "ll128"}
     assert known.algorithms == {"ring"}
 
 
@@ -402,3 +407,41 @@ def test_a_name_is_one_however_it_is_spelled() -> None:
     ]
     assert nccl_names.function("ReduceScatter") == "reduce_scatter"
     assert nccl_names.function("AlltoAll") == "all_to_all"
+
+
+REAL = (
+    CALL,
+    *HEAD,
+    ROW,
+    "NCCL_PROTO set by environment to LL,Simple",
+    "Pattern 4, crossNic 0, nChannels 2, bw 24.000000/24.000000, type PHB/PIX, sameChannels 1",
+    "comm 0xa rank 0 nranks 2 cudaDev 0 busId c000 commId 0x9 - Init START",
+    "comm 0xa rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0",
+    "Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/3(1)/GDRDMA",
+    "GPU/CE000 :GPU/0-4e000 (5/10.0/SYS)",
+    "4 coll channels, 4 collnet channels, 0 nvls channels, 8 p2p channels, 2 p2p channels per peer",
+)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(REAL),
+            st.integers(0, 160),
+            st.integers(0, 160),
+            st.text(max_size=12) | st.sampled_from(("9" * 5000, "-", "|", "NCCL INFO ", A, "\x00")),
+            st.sampled_from((A, B, "", "[0] ")),
+        ),
+        max_size=12,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_cut_and_broken_lines_never_stop_the_reading(
+    pieces: list[tuple[str, int, int, str, str]],
+) -> None:
+    lines = [prefix + text[:a] + middle + text[b:] for text, a, b, middle, prefix in pieces]
+    found = log(*lines)
+    assert all(known.size_bytes >= 0 for known in found.choices)
+    assert {entry.function for entry in found.entries} <= set(nccl_names.FUNCTIONS)
+    assert all(setting.name in SETTINGS for setting in found.settings)
+    list(suspicions(found))

@@ -42,7 +42,7 @@ def run(*arguments: str) -> int:
 
 @pytest.fixture
 def out(tmp_path: Path) -> tuple[str, str]:
-    return "--out", str(tmp_path / "predicted.jsonl")
+    return "--records", str(tmp_path / "predicted.jsonl")
 
 
 def rows(text: str, kind: str) -> list[list[str]]:
@@ -258,7 +258,7 @@ def test_measured_rows_stand_beside_what_nccl_believes(
         tmp_path / "a.jsonl", {65536: 40 * US}, requested={"NCCL_ALGO": "Tree", "NCCL_PROTO": "LL"}
     )
     measured_run(tmp_path / "a.jsonl", {65536: 60 * US}, launch="eager")
-    assert run(*GIVEN, *FEW, "--records", str(tmp_path / "a.jsonl"), *out) == 0
+    assert run(*GIVEN, *FEW, "--sweep", str(tmp_path / "a.jsonl"), *out) == 0
     text = capsys.readouterr().out
     assert rows(text, "measured") == [
         ["65536", "eager", "default", "25.4 us", "60.0 us", "2.36"],
@@ -387,9 +387,9 @@ def test_rows_of_predictions_of_others_and_without_a_time_do_not_count() -> None
         (("--ranks", "8", "--graph-bw", "24", "--channels", "99"), "--channels 99 is out of range"),
         (("--tree-bw", "24", "--ranks", "8"), "need --graph-bw"),
         (("--log", "missing.log"), "no such file"),
-        ((*GIVEN, "--records", "missing.jsonl"), "missing.jsonl does not exist"),
+        ((*GIVEN, "--sweep", "missing.jsonl"), "missing.jsonl does not exist"),
+        ((*GIVEN, "--records", "."), "holds no *.jsonl"),
         ((*GIVEN, "--gpu", "abacus"), "unknown GPU 'abacus'"),
-        ((*GIVEN, "--out", "."), "is a folder; name a file in it"),
     ],
 )
 def test_a_wrong_question_is_one_line_and_status_2(
@@ -415,6 +415,43 @@ def test_a_log_without_graph_table_or_choice_is_refused_with_what_to_do(
     assert "NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING" in capsys.readouterr().err
     assert run("--log", log_of(tmp_path / "b.log", P + RING)) == 2
     assert "does not say how many ranks there are; give --ranks" in capsys.readouterr().err
+    alone = START.replace("nranks 8", "nranks 1")
+    assert run("--log", log_of(tmp_path / "c.log", alone, P + RING)) == 2
+    assert "one rank: there is nothing to choose" in capsys.readouterr().err
+
+
+def test_a_graph_without_bandwidth_is_off_and_divides_nothing(
+    tmp_path: Path, out: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = PATTERN.format(p=1, c=1, b="0.0", t="XXX")
+    assert run("--log", log_of(tmp_path / "a.log", START, P + RING, P + tree), *FEW, *out) == 0
+    cells = {cells[0]: cells[2] for cells in rows(capsys.readouterr().out, "cell")}
+    assert cells["tree/ll"] == "off: no bandwidth"
+    assert cells["ring/ll"] == "on"
+
+
+def test_a_run_that_is_named_is_compared_with_and_added_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured_run(tmp_path / "records.jsonl", {65536: 50 * US}, effective={"NCCL_PROTO": "LL"})
+    assert run(*GIVEN, *FEW, "--records", str(tmp_path)) == 0
+    assert rows(capsys.readouterr().out, "measured")[0][4] == "50.0 us"
+    added = [
+        one.source for one in Reader(tmp_path / "predicted.jsonl") if isinstance(one, Measurement)
+    ]
+    assert added == ["predicted"] * 4
+    before = (tmp_path / "records.jsonl").read_bytes()
+    assert run(*GIVEN, *FEW, "--records", str(tmp_path / "records.jsonl")) == 0
+    assert rows(capsys.readouterr().out, "measured")[0][4] == "50.0 us"
+    assert (tmp_path / "records.jsonl").read_bytes().startswith(before)
+
+
+def test_a_sweep_without_rows_of_the_operation_is_refused(
+    tmp_path: Path, out: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured_run(tmp_path / "a.jsonl", {65536: 50 * US})
+    assert run(*GIVEN, "--op", "all_gather", "--sweep", str(tmp_path / "a.jsonl"), *out) == 2
+    assert "holds no measured all_gather of NCCL" in capsys.readouterr().err
 
 
 def test_a_run_goes_under_runs_where_no_file_is_named(

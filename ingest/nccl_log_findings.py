@@ -138,7 +138,9 @@ def _because_of_the_way(log: NcclLog, shm: Sequence[Transport], level: Setting |
     """Return the finding that the way is too long, or that the log does not tell."""
     shown: _Shown = tuple((known.line, _way(known)) for known in shm[:3])
     far = [known for known in log.paths if known.kind in FAR_PATHS]
-    far_searches = [known for known in log.searches if known.intra_path in FAR_PATHS]
+    # A failed search says SYS whatever the way is.
+    searches = [known for known in log.searches if not known.simple_order]
+    far_searches = [known for known in searches if known.intra_path in FAR_PATHS]
     if far or far_searches:
         limit = f"NCCL_P2P_LEVEL={level.value}" if level else "the default level PXB"
         return Suspicion(
@@ -239,7 +241,8 @@ def _about_choices(log: NcclLog) -> Iterator[Suspicion]:
     unsafe = [
         known
         for known in log.searches
-        if known.channels and known.intra_path not in NVLINK_PATHS and known.pattern == RING
+        if known.channels and known.intra_path not in NVLINK_PATHS
+        if known.pattern == RING and not known.simple_order
     ]
     ll128 = [known for known in log.choices if known.protocol == "ll128"]
     if ll128 and unsafe:

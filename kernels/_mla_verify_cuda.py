@@ -73,7 +73,7 @@ struct Share {
     for (int i = 0; i < LOADS; i++) {
       const int n = threadIdx.x / PIECES + i * STEP;
       at[i] = make_uint4(0, 0, 0, 0);
-      if (n < KEYS && start + n < last) {
+      if ((KEYS % STEP == 0 || n < KEYS) && start + n < last) {
         const long long page = pages[n], slot = (start + n) % PAGE;
         at[i] = __ldg(reinterpret_cast<const uint4*>(from + page * stride_p + slot * stride_s));
       }
@@ -85,7 +85,7 @@ struct Share {
 #pragma unroll
     for (int i = 0; i < LOADS; i++) {
       const int n = threadIdx.x / PIECES + i * STEP;
-      if (n >= KEYS) break;
+      if (KEYS % STEP && n >= KEYS) break;
       const auto here = SHARED_AS(uint4, to + n * ROW_STEP + threadIdx.x % PIECES * VECTOR);
 #if FP8
       const uint2 a = widen(at[i].x), b = widen(at[i].y), c = widen(at[i].z), d = widen(at[i].w);
@@ -255,7 +255,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part(
 #pragma unroll
       for (int c = 0; c < MY_COLUMNS; c++) {
         const int column = warp + c * WARPS;
-        if (column >= COLUMNS) break;
+        if (COLUMNS % WARPS && column >= COLUMNS) break;
         Values b;
         wmma::load_matrix_sync(b, kv + k * 16 * ROW_STEP + column * 16, ROW_STEP);
 #pragma unroll
@@ -291,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part(
 #pragma unroll
     for (int c = 0; c < MY_COLUMNS; c++) {
       const int column = warp + c * WARPS;
-      if (column >= COLUMNS) break;
+      if (COLUMNS % WARPS && column >= COLUMNS) break;
       wmma::store_matrix_sync(mine, sums[m][c], FACTOR_STEP, wmma::mem_row_major);
       __syncwarp();
       constexpr int WIDE = 16 / sizeof(OUT);

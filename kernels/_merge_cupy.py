@@ -94,16 +94,28 @@ def _merge_kernel(part: torch.dtype, out: torch.dtype, *, dim: int, warps: int) 
     return RawKernel("merge_parts", constants + _MERGE)
 
 
+def why_not_dim(dim: int, dtype: torch.dtype) -> str | None:
+    """Say why parts of this width cannot be merged; None if they can."""
+    vector = _LOAD_BYTES // dtype.itemsize
+    if dim % vector == 0:
+        return None
+    return f"parts of {dim} {dtype} are no multiple of {vector}, the {_LOAD_BYTES} bytes of a load"
+
+
 def merge(
     *, part_out: torch.Tensor, part_lse: torch.Tensor, out: torch.Tensor, lse: torch.Tensor
 ) -> None:
-    """Write `out` and `lse`, contiguous with rows x dim and rows elements, in one launch."""
+    """Write `out` and `lse`, contiguous with rows x dim and rows elements, in one launch.
+
+    ValueError for parts that 16-byte loads cannot read.
+    """
     rows, splits, dim = part_out.shape
-    vector = _LOAD_BYTES // part_out.element_size()
-    if dim % vector:
-        raise ValueError(f"parts of {dim} {part_out.dtype}: give a multiple of {vector}, 16 bytes")
+    if (reason := why_not_dim(dim, part_out.dtype)) is not None:
+        raise ValueError(reason)
+    if part_out.data_ptr() % _LOAD_BYTES:
+        raise ValueError(f"part_out starts at no multiple of {_LOAD_BYTES} bytes: copy it")
     warps = min(_MOST_WARPS, -(-splits // _PARTS_A_WARP))
+    dims = _LANES * _LOAD_BYTES // part_out.element_size()
     _merge_kernel(part_out.dtype, out.dtype, dim=dim, warps=warps)(
-        (rows, -(-dim // (_LANES * vector))), (32 * warps,),
-        part_out, part_lse, out, lse, np.int32(splits),
-    )  # fmt: skip
+        (rows, -(-dim // dims)), (32 * warps,), part_out, part_lse, out, lse, np.int32(splits)
+    )

@@ -8,7 +8,7 @@ logarithm, as everywhere here: there is no argument for another base. A part of 
 of -inf; its part_out may hold anything and is not read. A row of such parts alone gives 0 and -inf.
 NaN in an LSE stays NaN: a part that was never written does not pass for an empty one.
 
-A program takes 64 dims of a row, so that a few rows of many parts still use many SMs.
+A program takes 256 bytes of each part of a row: a few rows of many parts still use many SMs.
 Source: the log-sum-exp identity that split attention rests on (FlashDecoding, FlashInfer).
 """
 
@@ -18,7 +18,9 @@ import triton.language as tl
 
 from kernels._bfloat16 import narrow
 
-_MOST_DIMS, _MOST_SPLITS = 64, 64  # of a tile: 32 float32 a thread of four warps
+_PIECE_BYTES = 256  # of a part of a row, by one program
+_TILE_ELEMENTS = 4096  # 32 a thread of four warps
+_WARP_BYTES = 32 * 16  # one load of a warp
 
 
 @triton.jit
@@ -61,9 +63,12 @@ def merge(
 ) -> None:
     """Write `out` and `lse`, contiguous with rows x dim and rows elements, in one launch."""
     rows, splits, dim = part_out.shape
-    dims = min(_MOST_DIMS, triton.next_power_of_2(dim))
+    size = part_out.element_size()
+    dims = min(_PIECE_BYTES // size, triton.next_power_of_2(dim))
+    parts = min(_TILE_ELEMENTS // dims, triton.next_power_of_2(splits))
+    # No more warps than have 16 bytes a thread to load.
+    warps = max(1, min(4, parts * dims * size // _WARP_BYTES))
     _merge_parts[(rows, triton.cdiv(dim, dims))](
         part_out, part_lse, out, lse, splits,
-        DIM=dim, BLOCK_D=dims, BLOCK_S=min(_MOST_SPLITS, triton.next_power_of_2(splits)),
-        num_warps=4,
+        DIM=dim, BLOCK_D=dims, BLOCK_S=parts, num_warps=warps,
     )  # fmt: skip

@@ -1,27 +1,52 @@
-"""`mla_verify` in Triton: one kernel, which packs its rows as verify, decode or extend (`_forms`)."""
+"""`mla_verify` in Triton: the latents are split, each part attends, the parts are merged.
+
+A latent is 1152 bytes and meets T x heads rows, each with 2 * (576 + 512) flops: a GPU waits for
+DRAM up to about 100 rows, and above that for its tensor cores. Hence:
+- the T x heads rows are the rows of one tile, so that a latent is read once a request; it lies in
+  shared memory once, as keys (transposed) for the scores and as values for the result;
+- the keys are split until the grid fills the SMs once, then merged by LSE (`_merge_triton`);
+- the tree is one mask word a row: no mask in memory, and nothing to fill or pack per step;
+- loads are 16 bytes a thread along the dims and pipelined, pages to int64 before they meet a
+  stride, and masked with `other`, for what lies behind the last key may be NaN;
+- an fp8 cache is read as pairs of numbers, widened in registers (`_fp8_triton`): even dims are one
+  product, odd dims another, for a sum over dims has no order. Its scales join the softmax scale.
+Tiles, and how many bytes they keep in flight: `_mla_verify_tiles`.
+
+Three implementations, one kernel: `triton` is the above, `triton_decode` and `triton_extend` pack
+the rows as those forms of `_forms` do, the last unsplit.
+
+Lengths, trees and page ids are read on the device: a captured graph follows them. The number of
+parts is fixed by shapes, and each row is summed in one order: the same bits come out each time.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from kernels import Case, Needs, Outputs, Prepared, _paged
+from kernels import Case, Needs, Outputs, Prepared
 from kernels._bfloat16 import dot, narrow
-from kernels._fp8 import WIDENED, widen
+from kernels._fp8_triton import LIFT, widen_pairs
 from kernels._merge_triton import merge
-from kernels.mla_verify import OP, Given, Shape
+from kernels._mla_verify_tiles import Plan, plan_for, tile_for
+from kernels._paged import FP8
+from kernels._splits import sm_count
+from kernels._target import capability
+from kernels.mla_verify import FORM_COSTS, OP, Given
+from verifyscope.records import Mode
 
 _LOG2_E = 1.4426950408889634
 
 
-@triton.jit(
-    do_not_specialize=[
-        "tokens", "heads", "rows", "unit_step", "row_step", "width", "splits", "least_keys"
-    ]
-)  # fmt: skip
+# Numbers that change nothing but a loop's length or a row's place: no kernel of its own for a 1.
+_SIZES = ("tokens", "heads", "rows", "unit_step", "row_step", "width", "splits", "least_keys")
+
+
+@triton.jit(do_not_specialize=_SIZES)
 def _attend_part(
     q_nope_ptr, q_pe_ptr, ckv_ptr, kpe_ptr, page_table_ptr, prefix_lens_ptr, mask_words_ptr,
     out_ptr, lse_ptr, score_scale, rope_ratio, out_scale,
@@ -48,7 +73,9 @@ def _attend_part(
 
     row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     there = row < rows
-    # Of the request's T x heads rows: all that is 64 bits wide is added to the pointers, once.
+    # Which of the request's T x heads rows. What is 64 bits wide is added to pointers once: in the
+    # addresses of a whole tile it would take the registers that the sums need. A request's own rows,
+    # times the parts that fill a GPU once, times 512 dims stay far below 2**31.
     out_row = unit * unit_step + row * row_step
     first_row = request * tokens * heads
     q_nope_ptr += first_row * LATENT
@@ -81,13 +108,15 @@ def _attend_part(
         else:
             page = tl.load(page_row_ptr + key // PAGE, mask=live, other=0).to(tl.int64)
         slot = (key % PAGE).to(tl.int64)
-        ckv_at = (page * stride_cp + slot * stride_cs)[:, None] + nope_at
+        ckv_at = (page * stride_cp + slot * stride_cs)[
+            :, None
+        ] + nope_at  # [BLOCK_N, LATENT // EACH]
         kpe_at = (page * stride_rp + slot * stride_rs)[:, None] + pe_at
         latent = tl.load(ckv_ptr + ckv_at, mask=live[:, None], other=0)
         rotated = tl.load(kpe_ptr + kpe_at, mask=live[:, None], other=0)
         if FP8:
-            latent, latent_odd = widen(latent, q_nope.dtype)
-            rotated, rotated_odd = widen(rotated, q_pe.dtype)
+            latent, latent_odd = widen_pairs(latent, q_nope.dtype)
+            rotated, rotated_odd = widen_pairs(rotated, q_pe.dtype)
             score = dot(q_pe, tl.trans(rotated)) + dot(q_pe_odd, tl.trans(rotated_odd))
             score = score * rope_ratio + dot(q_nope, tl.trans(latent))
             score += dot(q_nope_odd, tl.trans(latent_odd))
@@ -122,3 +151,105 @@ def _attend_part(
     tl.store(out_ptr, narrow(out * factor, out_ptr.dtype.element_ty), mask=store)
     if FP8:
         tl.store(out_ptr + 1, narrow(out_odd * factor, out_ptr.dtype.element_ty), mask=store)
+
+
+def _refuses(case: Case) -> str | None:
+    least = 32 if case.dims["kv"] == "fp8" else 16  # a product of 16 dims, of fp8 two of them
+    for name, most in (("latent", 512), ("rope", 64)):
+        dim = case.number(name)
+        if not least <= dim <= most or dim & (dim - 1):
+            return f"{name} is {dim}; its tiles are powers of two from {least} to {most}"
+    return None
+
+
+_NEEDS = Needs(capabilities=(80, 89, 90, 100, 120), packages=("triton",), refuses=_refuses)
+_own = partial(OP.prepared_implementation, needs=_NEEDS, declares=("tensor_core", "wide_load"))
+
+
+@_own("triton", mode="verify")
+def triton_attention(**inputs: Any) -> Prepared:
+    """Read each latent once for all tokens and heads of a request."""
+    return _prepared(Given(**inputs), "verify")
+
+
+@_own("triton_decode", mode="decode", form_cost=FORM_COSTS["decode"])
+def triton_decode(**inputs: Any) -> Prepared:
+    """Treat each draft token as a decode request of its own."""
+    return _prepared(Given(**inputs), "decode")
+
+
+@_own("triton_extend", mode="extend", form_cost=FORM_COSTS["extend"])
+def triton_extend(**inputs: Any) -> Prepared:
+    """Let one block a head and row tile walk the whole prefix."""
+    return _prepared(Given(**inputs), "extend")
+
+
+def _prepared(given: Given, mode: Mode) -> Prepared:
+    """Choose tile and parts by the shapes; a call allocates its outputs and launches."""
+    shape, caches = given.shape, _as_loaded(given)
+    element_bytes = given.ckv_cache.element_size()
+    tile = tile_for(
+        rows=shape.form(mode).rows, element_bytes=element_bytes, capability=capability()
+    )
+    sms = sm_count(given.q_nope.device)
+    plan = plan_for(shape, mode, tile=tile, element_bytes=element_bytes, sms=sms)
+    facts = {
+        "splits": str(plan.splits),
+        "tile": f"{tile.rows}x{tile.keys}",
+        "warps": str(tile.warps),
+        "stages": str(tile.stages),
+        "blocks_per_sm": str(tile.blocks_per_sm),
+    }
+    return Prepared(
+        call=lambda: _attend(given, plan, caches),
+        facts=facts,
+        launches=1 if plan.splits == 1 else 2,
+    )
+
+
+def attend(given: Given, plan: Plan) -> Outputs:
+    """Launch by this plan, whatever the shape would choose."""
+    return _attend(given, plan, _as_loaded(given))
+
+
+def _as_loaded(given: Given) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the caches as the kernel reads them: pairs of numbers, if they are fp8."""
+    caches = given.ckv_cache, given.kpe_cache
+    if given.ckv_cache.dtype != FP8:
+        return caches
+    for name, cache in zip(("ckv_cache", "kpe_cache"), caches, strict=True):
+        if any(number % 2 for number in (cache.data_ptr(), *cache.stride()[:2])):
+            raise ValueError(
+                f"{name} starts at an odd address or has odd strides {cache.stride()[:2]}: fp8 is "
+                f"read in pairs of two bytes; copy it"
+            )
+    return given.ckv_cache.view(torch.int16), given.kpe_cache.view(torch.int16)
+
+
+def _attend(given: Given, plan: Plan, caches: tuple[torch.Tensor, torch.Tensor]) -> Outputs:
+    # The partial sums are allocated in the call: inside a capture torch then hands the same memory
+    # to every layer, as an engine does, and it stays in L2.
+    shape, form, tile, q = given.shape, plan.form, plan.tile, given.q_nope
+    lift = LIFT if given.ckv_cache.dtype == FP8 else 1.0
+    out = torch.empty_like(q)
+    lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+    once = plan.splits == 1
+    part_out = out if once else lse.new_empty(lse.numel(), plan.splits, shape.latent)
+    part_lse = lse if once else lse.new_empty(lse.numel(), plan.splits)
+    whole = form.heads == shape.heads  # of all heads a unit's rows lie side by side
+    _attend_part[(plan.blocks, plan.splits, shape.requests)](
+        q, given.q_pe, *caches, given.page_table, given.prefix_lens, given.mask_words,
+        part_out, part_lse,
+        given.scale * given.ckv_scale * lift * _LOG2_E, given.kpe_scale / given.ckv_scale,
+        given.ckv_scale * lift,
+        shape.tokens, shape.heads, form.rows,
+        form.tokens * shape.heads if whole else 1, 1 if whole else shape.heads,
+        shape.width, plan.splits, plan.least_keys,
+        *caches[0].stride()[:2], *caches[1].stride()[:2],
+        LATENT=shape.latent, ROPE=shape.rope, PAGE=shape.page_size,
+        BLOCK_M=tile.rows, BLOCK_N=tile.keys, ONCE=once,
+        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
+    )  # fmt: skip
+    if not once:
+        merge(part_out=part_out, part_lse=part_lse, out=out, lse=lse)
+    return {"out": out, "lse": lse}

@@ -78,10 +78,14 @@ def must_be_probabilities(
     must_be_float32(target_probs, "target_probs", (requests, tokens, None))
     must_be_float32(coins, "coins", (requests, tokens))
     must_be_float32(bonus_coins, "bonus_coins", (requests,))
-    vocabulary = target_probs.shape[2]
-    if not 1 <= vocabulary < 2**31 - CHUNK:
-        raise ValueError(f"target_probs has {vocabulary} tokens: give 1 to {2**31 - CHUNK - 1}")
-    return vocabulary
+    return must_be_vocabulary(target_probs.shape[2])
+
+
+def must_be_vocabulary(size: int) -> int:
+    """Return `size`; ValueError where it is none, or too large for int32 tokens."""
+    if not 1 <= size < 2**31 - CHUNK:
+        raise ValueError(f"target_probs has {size} tokens: give 1 to {2**31 - CHUNK - 1}")
+    return size
 
 
 def probabilities(

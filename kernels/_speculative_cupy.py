@@ -95,7 +95,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sum_chunks(
   const Walk walk = WALK(draft_ids, first_child, next_sibling, target_probs, draft_probs, coins,
                          tokens, vocabulary, token);
   if (blockIdx.x == 0 && warp == 0) {
-    if (path != nullptr && lane < tokens) path[(long long)request * tokens + lane] = walk.path;
+#if !DRAWN
+    if (lane < tokens) path[(long long)request * tokens + lane] = walk.path;
+#endif
     if (lane == 0) {
       accepted[request] = walk.accepted;
       state[3 * request] = walk.node;

@@ -206,7 +206,7 @@ def _carried(found: Prediction, version: tuple[int, ...], fitted: Fitted) -> Fit
         return None
     there = cost_table(replace(topology, ranks=fitted.ranks), version, found.function)
     ours, theirs = found.cell(fitted.combination), _named(there, fitted.combination)
-    if ours is None or theirs is None:
+    if ours is None or theirs is None or not ours.bandwidth_gb_s * theirs.latency_us:
         return None
     line = _fit.scaled(
         fitted.line,

@@ -4,6 +4,10 @@ time = latency + bytes / bandwidth by NCCL's own cost model of that version, for
 given or read from an INFO log; beside it what the log chose and what a run measured. Rows on
 stdout begin with what they are: model, cell, range, size, measured, fit, fitted. All of it is
 predicted but the rows that say measured. Exit status 0, 2 for a wrong question.
+
+    --log FILE       graph, ranks, version, settings and choices from NCCL_DEBUG=INFO with the
+                     subsystems INIT, ENV, GRAPH, TUNING
+    --records RUN    the predicted records go there; measured rows that are there are compared
 """
 
 from pathlib import Path
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "python -m collectives.predict"
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
+_FILE = "predicted.jsonl"
 _DEFAULT_GPU = "rtx-pro-6000-server"
 _LARGEST_RANKS = 2**16
 
@@ -63,10 +68,6 @@ def main(
     log: Annotated[
         Path | None, typer.Option(help="An NCCL log: graph, version, settings, choices.")
     ] = None,
-    records: Annotated[
-        Path | None,
-        typer.Option("--records", "--sweep", metavar="RUN", help="A run with measured rows."),
-    ] = None,
     op: Annotated[str, typer.Option(help=", ".join(OPERATIONS) + ".")] = "all_reduce",
     algo: Annotated[str | None, typer.Option(help="As NCCL_ALGO, such as ring.")] = None,
     proto: Annotated[str | None, typer.Option(help="As NCCL_PROTO, such as LL,Simple.")] = None,
@@ -78,9 +79,17 @@ def main(
     ] = None,
     min_bytes: Annotated[str | None, typer.Option(help="Least power of two, such as 8K.")] = None,
     max_bytes: Annotated[str | None, typer.Option(help="Largest, such as 64M.")] = None,
-    out: Annotated[
+    records: Annotated[
         Path | None,
-        typer.Option(help="Append the records to this file  [default: a new folder under runs/]"),
+        typer.Option(
+            metavar="RUN",
+            help="Append the records to this file or run, and compare with the measured rows in "
+            "it  [default: a new folder under runs/]",
+        ),
+    ] = None,
+    sweep: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Compare with the measured rows of this run instead."),
     ] = None,
 ) -> None:
     """Predict NCCL's choice and time by size, for a graph that is given or read from a log."""
@@ -89,8 +98,6 @@ def main(
     from verifyscope.errors import choose
 
     choose("operation", op, list(OPERATIONS))
-    if out is not None and out.is_dir():
-        raise UsageError(f"--out {out} is a folder; name a file in it")
     known = None if log is None else _read_log(log)
     version, text = _version(nccl, known)
     settings = _settings(algo, proto, known, op)
@@ -113,11 +120,12 @@ def main(
             sizes=_sizes(model, tokens, min_bytes, max_bytes),
             ranks=ranks,
             log=known,
-            rows=[] if records is None else _read_rows(records, op),
+            rows=_rows(records, sweep, op),
         )
     except ValueError as error:
         raise UsageError(f"nothing to predict: {error}") from None
-    with runs.start(out, "predict") as run:
+    inside = records is not None and records.is_dir()
+    with runs.start(records / _FILE if records and inside else records, "predict") as run:
         for record in _prediction_records.records(found, run.environment):
             run.append(record)
     _prediction_table.show(found)
@@ -276,6 +284,19 @@ def _sizes(
     ]
 
 
+def _rows(records: Path | None, sweep: Path | None, op: str) -> "list[Row]":
+    """Return the measured rows of `sweep`; without it, those that `records` holds already."""
+    if sweep is not None:
+        found = _read_rows(sweep, op)
+        if not found:
+            raise UsageError(f"--sweep {sweep} holds no measured {op} of NCCL; give another run")
+        return found
+    if records is None or not records.exists():
+        return []
+    filled = records.is_dir() or (records.is_file() and records.stat().st_size > 0)
+    return _read_rows(records, op) if filled else []
+
+
 def _read_rows(path: Path, op: str) -> "list[Row]":
     from collectives import _measured
     from verifyscope import records
@@ -284,8 +305,6 @@ def _read_rows(path: Path, op: str) -> "list[Row]":
     found = list(_measured.rows(records.read([path], warnings), op))
     for warning in warnings:
         cli.note(warning)
-    if not found:
-        raise UsageError(f"--records {path} holds no measured {op} of NCCL; give a run of a sweep")
     return found
 
 

@@ -12,8 +12,8 @@ nobody knows which lane holds which row. While a tile is computed, the next one 
 registers, and the page ids of the one after it too.
 
 An fp8 cache is widened on its way into shared memory, exactly: e4m3 has fewer bits than either.
-e4m3 << 7 is a float16 of 2**-8 the value, e4m3 << 4 a bfloat16 of 2**-120 of it, which is multiplied
-up at once because sums of such products would leave float32.
+e4m3 << 7 is a float16 of 2**-8 the value, e4m3 << 4 a bfloat16 of 2**-120 of it, which is brought
+up at once, because sums of such products would leave float32. (NaN becomes a number.)
 """
 
 SOURCE = r"""
@@ -73,7 +73,7 @@ struct Share {
     for (int i = 0; i < LOADS; i++) {
       const int n = threadIdx.x / PIECES + i * STEP;
       at[i] = make_uint4(0, 0, 0, 0);
-      if (n < KEYS && start + n < last) {
+      if ((KEYS % STEP == 0 || n < KEYS) && start + n < last) {
         const long long page = pages[n], slot = (start + n) % PAGE;
         at[i] = __ldg(reinterpret_cast<const uint4*>(from + page * stride_p + slot * stride_s));
       }
@@ -85,7 +85,7 @@ struct Share {
 #pragma unroll
     for (int i = 0; i < LOADS; i++) {
       const int n = threadIdx.x / PIECES + i * STEP;
-      if (n >= KEYS) break;
+      if (KEYS % STEP && n >= KEYS) break;
       const auto here = SHARED_AS(uint4, to + n * ROW_STEP + threadIdx.x % PIECES * VECTOR);
 #if FP8
       const uint2 a = widen(at[i].x), b = widen(at[i].y), c = widen(at[i].z), d = widen(at[i].w);
@@ -255,7 +255,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part(
 #pragma unroll
       for (int c = 0; c < MY_COLUMNS; c++) {
         const int column = warp + c * WARPS;
-        if (column >= COLUMNS) break;
+        if (COLUMNS % WARPS && column >= COLUMNS) break;
         Values b;
         wmma::load_matrix_sync(b, kv + k * 16 * ROW_STEP + column * 16, ROW_STEP);
 #pragma unroll
@@ -266,12 +266,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part(
 
 #pragma unroll
   for (int step = LANES / 2; step; step /= 2) total += __shfl_xor_sync(~0u, total, step);
-  __syncthreads();
+  __syncthreads();  // the last tile's factors are no longer read
   for (int n = lane; n < 16; n += LANES)
-    factors[row * FACTOR_STEP + n] = total > 0.f ? out_factor / total : 0.f;
+    factors[row * FACTOR_STEP + n] = total == 0.f ? 0.f : out_factor / total;
   if (token >= 0 && lane == 0)
     lse[place(row) * splits + split] =
-        total > 0.f ? (top + log2f(total)) * 0.69314718f : minus_infinity;
+        total == 0.f ? minus_infinity : (top + log2f(total)) * 0.69314718f;
   __syncthreads();
 #pragma unroll
   for (int m = 0; m < ROW_TILES; m++) {
@@ -291,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part(
 #pragma unroll
     for (int c = 0; c < MY_COLUMNS; c++) {
       const int column = warp + c * WARPS;
-      if (column >= COLUMNS) break;
+      if (COLUMNS % WARPS && column >= COLUMNS) break;
       wmma::store_matrix_sync(mine, sums[m][c], FACTOR_STEP, wmma::mem_row_major);
       __syncwarp();
       constexpr int WIDE = 16 / sizeof(OUT);

@@ -27,7 +27,7 @@ from kernels import Case, Needs, Outputs, Prepared, _paged, _target
 from kernels._forms import Form
 from kernels._merge_cupy import merge
 from kernels._mla_verify_cuda import SOURCE
-from kernels._raw import RawKernel
+from kernels._raw import RawKernel, must_be_aligned
 from kernels._splits import sm_count, split_count
 from kernels.mla_verify import FORM_COSTS, OP, Given, Shape
 from verifyscope.hardware import (
@@ -39,39 +39,38 @@ from verifyscope.records import Mode
 
 _LOG2_E = 1.4426950408889634
 _ALIGNED_BYTES = 16
+# Sums of 16, 32 and 64 rows take 32, 64 and 128 registers a thread; of 16 warps, which have 128 in
+# all, a few of the others would spill.
+_WARPS = 8
 _ELEMENTS = {torch.bfloat16: ("__nv_bfloat16", "__float2bfloat16"),
              torch.float16: ("__half", "__float2half")}  # fmt: skip
 # What e4m3 becomes when it is widened to float16 is this much too small (`_mla_verify_cuda`).
 _FLOAT16_FROM_E4M3 = 256.0
+_DIMS, _MOST_LATENT = {16, 32, 64, 128, 256, 512}, 512
 _PADDING = 8  # elements a row, so that 8 rows of 16 bytes lie in different banks
 _FACTOR_STEP = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """Rows and keys of a block, its warps, and how many blocks share a multiprocessor."""
+    """Rows and keys of a block, and how many blocks share a multiprocessor."""
 
     rows: int
     keys: int
-    warps: int
     blocks: int
 
     @property
     def ways(self) -> int:
         """Return how many warps share the dims of one 16 x 16 piece of the scores."""
-        return self.warps * 256 // (self.rows * self.keys)
+        return _WARPS * 256 // (self.rows * self.keys)
 
 
-# By rows, the preferred first. Sums of 64 rows take 128 registers a thread of 8 warps; of 16 warps,
-# which have 128 in all, a few would spill.
+# By rows, the preferred first.
 TILES: Mapping[int, tuple[Tile, ...]] = MappingProxyType(
     {
-        16: (
-            Tile(rows=16, keys=32, warps=8, blocks=2),
-            Tile(rows=16, keys=16, warps=8, blocks=2),
-        ),
-        32: (Tile(rows=32, keys=32, warps=16, blocks=1),),
-        64: (Tile(rows=64, keys=32, warps=8, blocks=1),),
+        16: (Tile(rows=16, keys=32, blocks=2), Tile(rows=16, keys=16, blocks=2)),
+        32: (Tile(rows=32, keys=32, blocks=1),),
+        64: (Tile(rows=64, keys=32, blocks=1),),
     }
 )
 
@@ -108,7 +107,7 @@ def layout_of(tile: Tile, *, dims: int) -> Layout:
     for name, size in sizes.items():
         starts[name] = at
         at += size
-    return Layout(starts=starts, shared_bytes=max(at, tile.warps * _warp_bytes()))
+    return Layout(starts=starts, shared_bytes=max(at, _WARPS * _warp_bytes()))
 
 
 def _score_step(tile: Tile) -> int:
@@ -169,7 +168,7 @@ def _attend_kernel(
         "PAGE": page_size,
         "ROWS": tile.rows,
         "KEYS": tile.keys,
-        "WARPS": tile.warps,
+        "WARPS": _WARPS,
         "BLOCKS": tile.blocks,
         "ROW_STEP": sum(dims) + _PADDING,
         "SCORE_STEP": _score_step(tile),
@@ -183,19 +182,27 @@ def _attend_kernel(
 
 
 def _refuses(case: Case) -> str | None:
-    latent, rope = case.number("latent"), case.number("rope")
-    if latent % 16 or rope % 16 or not 0 < latent <= 512 or not 0 < rope <= 64:
-        return (
-            f"latent + rope are {latent} + {rope}; it is built for multiples of 16 up to 512 + 64"
-        )
-    return None
+    return _refused_dims(case.number("latent"), case.number("rope"))
+
+
+def _refused_dims(latent: int, rope: int) -> str | None:
+    if {latent, rope} <= _DIMS and latent <= _MOST_LATENT:
+        return None
+    return (
+        f"latent + rope are {latent} + {rope}; it is built for powers of two from 16, a latent of "
+        f"at most {_MOST_LATENT}"
+    )
 
 
 def _prepared(inputs: Mapping[str, Any], *, mode: Mode) -> Prepared:
     """Choose tile and splits by the shapes; a call allocates its outputs and launches."""
     given = Given(**inputs)
+    if refused := _refused_dims(given.shape.latent, given.shape.rope):
+        raise ValueError(refused)
+    if given.ckv_scale == 0:
+        raise ValueError("ckv_scale is 0: give the scale that the latents were divided by")
     for name in ("q_nope", "q_pe", "ckv_cache", "kpe_cache"):
-        _must_be_aligned(name, getattr(given, name))
+        must_be_aligned(name, getattr(given, name), to_bytes=_ALIGNED_BYTES)
     form = given.shape.form(mode)
     plan = plan_for(
         given.shape,
@@ -209,7 +216,7 @@ def _prepared(inputs: Mapping[str, Any], *, mode: Mode) -> Prepared:
             "splits": str(plan.splits),
             "rows": str(plan.tile.rows),
             "keys": str(plan.tile.keys),
-            "warps": str(plan.tile.warps),
+            "warps": str(_WARPS),
         },
         launches=1 if plan.splits == 1 else 2,
     )
@@ -233,7 +240,7 @@ def attend(given: Given, *, form: Form, plan: Plan) -> Outputs:
     sizes = (shape.tokens, shape.heads, form.tokens, form.heads, shape.width, plan.least_keys)
     kernel(
         (-(-form.rows // tile.rows) * form.units, plan.splits, shape.requests),
-        (32 * tile.warps,),
+        (32 * _WARPS,),
         q, given.q_pe, given.ckv_cache, given.kpe_cache,
         given.page_table, given.prefix_lens, given.mask_words, part_out, part_lse,
         *given.ckv_cache.stride()[:2], *given.kpe_cache.stride()[:2],
@@ -244,15 +251,6 @@ def attend(given: Given, *, form: Form, plan: Plan) -> Outputs:
     if not once:
         merge(part_out=part_out, part_lse=part_lse, out=out, lse=lse)
     return {"out": out, "lse": lse}
-
-
-def _must_be_aligned(name: str, tensor: torch.Tensor) -> None:
-    strides = [step * tensor.element_size() for step in tensor.stride()[:-1]]
-    if any(number % _ALIGNED_BYTES for number in (tensor.data_ptr(), *strides)):
-        raise ValueError(
-            f"{name} starts at an address or has strides ({strides} B) that are no multiples of "
-            f"{_ALIGNED_BYTES} bytes, which its loads need: copy it"
-        )
 
 
 _NEEDS = Needs(capabilities=(80, 89, 90, 100, 120), packages=("cupy",), refuses=_refuses)

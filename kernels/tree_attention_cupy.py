@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part({cuda.
       Sums score[SCORE_TILES];
 #pragma unroll
       for (int i = 0; i < SCORE_TILES; i++) wmma::fill_fragment(score[i], 0.f);
-#pragma unroll
+#pragma unroll 4
       for (int d = 0; d < DIM; d += 16) {
         Transposed key;
         wmma::load_matrix_sync(key, keys + tile * 16 * WIDE + d, WIDE);

@@ -126,8 +126,37 @@ def library(
         BatchPrefillWithPagedKVCacheWrapper=wrapper,
         segment_packbits=segment_packbits,
         merge_states=_merge_states(infinity),
+        chain_speculative_sampling=chain_speculative_sampling,
     )
     return module
+
+
+def chain_speculative_sampling(
+    draft_probs: torch.Tensor,
+    draft_token_ids: torch.Tensor,
+    target_probs: torch.Tensor,
+    maybe_output_accepted_token_num: torch.Tensor | None = None,
+    maybe_output_emitted_draft_token_num: torch.Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    seed: int | torch.Tensor | None = None,
+    offset: int | torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Accept with random numbers of its own, in float32; tokens behind the last are -1."""
+    drawn = torch.Generator().manual_seed(int(seed or 0))
+    requests, drafts = draft_token_ids.shape
+    at = draft_token_ids.long()[..., None]
+    p, q = target_probs[:, :drafts].gather(2, at)[..., 0], draft_probs.gather(2, at)[..., 0]
+    kept = torch.rand(requests, drafts, generator=drawn) * q < p
+    emitted = kept.int().cumprod(1).sum(1)
+    tokens = torch.full((requests, drafts + 1), -1, dtype=torch.int32)
+    for request, count in enumerate(emitted.tolist()):
+        left = target_probs[request, count]
+        if count < drafts:
+            left = (left - draft_probs[request, count]).clamp(min=0)
+        tokens[request, :count] = draft_token_ids[request, :count]
+        tokens[request, count] = torch.multinomial(left, 1, generator=drawn)[0]
+    return tokens, kept.sum(1).int(), emitted.int()
 
 
 def _merge_states(infinity: float) -> Callable[..., object]:

@@ -17,7 +17,7 @@ def method(name: str, needs: Collection[str], options: Given, body: Body) -> Met
     """
     kinds = inspect.Parameter
     parameters = [kinds("self", kinds.POSITIONAL_OR_KEYWORD)]
-    rest = kinds.POSITIONAL_OR_KEYWORD
+    rest: Any = kinds.POSITIONAL_OR_KEYWORD
     for need in needs:
         if need.startswith("*"):
             parameters.append(kinds(need[1:], kinds.VAR_POSITIONAL))

@@ -16,11 +16,11 @@ def attend(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return out and LSE of q [rows, heads, dim] over k, v [keys, heads, dim].
 
-    visible: bool [rows, keys]. A row that sees nothing has out 0, and an LSE that `infinity` keys
-    of its kind would have: a finite one is what FlashInfer took for infinity before 0.7.
+    visible: bool [rows, keys], or [rows, heads, keys]. A row that sees nothing has out 0 and the
+    LSE of keys whose scores are -`infinity`: a finite one is what FlashInfer had before 0.7.
     """
     score = torch.einsum("thd,nhd->thn", q.double(), k.double()) * scale
-    score = score.masked_fill(~visible[:, None], -math.inf)
+    score = score.masked_fill(~(visible if visible.dim() == 3 else visible[:, None]), -math.inf)
     lse = score.logsumexp(-1) if k.shape[0] else score.new_full(score.shape[:2], -math.inf)
     weight = torch.where(lse[..., None] == -math.inf, 0.0, torch.exp(score - lse[..., None]))
     out = torch.einsum("thn,nhd->thd", weight, v.double())

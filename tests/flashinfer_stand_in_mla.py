@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from tests.flashinfer_signatures import Given, method
-from tests.flashinfer_softmax import attend, causal
+from tests.flashinfer_softmax import attend
+from tests.flashinfer_softmax import causal as aligned
 
 _INIT = {
     "use_cuda_graph": False,
@@ -183,37 +184,33 @@ def _run(self: Any, given: Given) -> object:
         listed = self.lists["kv_indices"][pages[request] : pages[request + 1]].long()
         c, r = (cache[listed].flatten(0, 1)[:kv_len, None] for cache in (latent, rotated))
         heads = q_nope.shape[1]
-        q = torch.cat([q_nope[mine], q_pe[mine]], dim=-1)
-        k = torch.cat([c, r], dim=-1)
-        for head in range(heads):
-            one = slice(head, head + 1)
-            part = attend(
-                q[:, one],
-                k,
-                c,
-                visible=_visible(self, q_len=len(q), kv_len=kv_len, heads=heads, head=head),
-                scale=self.planned["sm_scale"],
-            )
-            out[mine, one], lse[mine, one] = part
+        out[mine], lse[mine] = attend(
+            torch.cat([q_nope[mine], q_pe[mine]], dim=-1),
+            torch.cat([c, r], dim=-1).expand(-1, heads, -1),
+            c.expand(-1, heads, -1),
+            visible=_visible(self, q_len=mine.stop - mine.start, kv_len=kv_len, heads=heads),
+            scale=self.planned["sm_scale"],
+        )
     if given["return_lse_base_on_e"]:
         lse *= math.log(2)
     return (out, lse) if given["return_lse"] else out
 
 
-def _visible(self: Any, *, q_len: int, kv_len: int, heads: int, head: int) -> torch.Tensor:
-    """Return what the kernels visit for one head: bool [q_len, kv_len]."""
-    if not self.planned["causal"]:
-        return torch.ones(q_len, kv_len, dtype=torch.bool)
-    seen = causal(q_len, kv_len)
-    tile = 64 if q_len * heads <= 64 else 128
-    for token in range(q_len):
-        end = (token * heads + head) // tile * tile + tile
-        if end >= q_len * heads:
-            continue
-        bound = min(kv_len, kv_len - q_len + end // heads)
-        visited = -(-bound // _KEY_TILE) * _KEY_TILE
-        if seen[token, visited:].any():
-            if not self.old:
-                raise ValueError("native execution would omit a visible key")
-            seen[token, visited:] = False
+def _visible(self: Any, *, q_len: int, kv_len: int, heads: int) -> torch.Tensor:
+    is_causal = self.planned["causal"]
+    seen = visited(q_len=q_len, kv_len=kv_len, heads=heads, causal=is_causal)
+    if not self.old and is_causal and not (seen == aligned(q_len, kv_len)[:, None]).all():
+        raise ValueError("native execution would omit a visible key")
     return seen
+
+
+def visited(*, q_len: int, kv_len: int, heads: int, causal: bool) -> torch.Tensor:
+    """Return which keys the kernels visit for each row: bool [q_len, heads, kv_len]."""
+    if not causal:
+        return torch.ones(q_len, heads, kv_len, dtype=torch.bool)
+    seen = aligned(q_len, kv_len).repeat_interleave(heads, dim=0)  # a row for each token and head
+    tile = 64 if q_len * heads <= 64 else 128
+    for end in range(tile, q_len * heads, tile):
+        bound = min(kv_len, kv_len - q_len + end // heads)
+        seen[end - tile : end, -(-bound // _KEY_TILE) * _KEY_TILE :] = False
+    return seen.view(q_len, heads, kv_len)

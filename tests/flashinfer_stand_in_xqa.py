@@ -1,4 +1,4 @@
-"""FlashInfer's `xqa` as 0.6.18 and 0.7.4 have it, computed in torch: the draft block's bits alone."""
+"""FlashInfer's `xqa` as 0.6.18 and 0.7.4 have it, computed in torch: bits of the draft block."""
 
 from typing import Any
 
@@ -54,9 +54,7 @@ def xqa(
     cache_scale = kv_scale if quantised else 1.0
     for request, (kv_len,) in enumerate(seq_lens.view(torch.int32).tolist()):
         pages = page_table[request, : -(-kv_len // page_size)].long()
-        k, v = (
-            cache[pages].flatten(0, 1)[:kv_len].double() for cache in (k_cache, v_cache)
-        )
+        k, v = (cache[pages].flatten(0, 1)[:kv_len].double() for cache in (k_cache, v_cache))
         rows = q[request].reshape(q_seq_len, heads, dim)
         visible = torch.ones(q_seq_len, kv_len, dtype=torch.bool)
         if mask is not None:

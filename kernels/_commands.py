@@ -20,7 +20,8 @@ from verifyscope.records import Compiled, Evidence, Finding, Measurement, Status
 _LIST = ("op", "implementation", "kind", "case", "reason")
 _COMPILE = (
     *("op", "implementation", "case", "kernel", "capability", "registers", "spilled_bytes"),
-    *("shared_bytes", "shared_limit_bytes", "classes", "failure"),
+    *("shared_bytes", "shared_limit_bytes", "threads", "blocks_per_sm", "occupancy", "limited_by"),
+    *("blocks", "waves", "classes", "failure"),
 )
 _CHECK = (
     *("op", "implementation", "case", "max_row_error", "tolerance", "executed", "status"),
@@ -116,7 +117,9 @@ def compile_units(
     out.begin(_COMPILE)
     count = failed = 0
     with (
-        work("kernels._compile:build_unit", units, conditions=conditions) as results,
+        work(
+            "kernels._compile:build_unit", units, conditions=conditions, kin=lambda unit: unit.kin
+        ) as results,
         _watched(results, len(units), "compiling") as built,
     ):
         for unit, rows in zip(units, built, strict=True):
@@ -200,9 +203,11 @@ def _watched(results: Iterator[Any], count: int, what: str) -> Iterator[Iterator
 def _print_compiled(row: Compiled, out: Output) -> None:
     cells = (row.op, row.implementation, row.case, row.kernel, row.capability, row.registers)
     memory = (row.spilled_bytes, row.shared_bytes, row.shared_limit_bytes)
+    held = (row.threads, row.resident_blocks, _digits(row.occupancy), row.limited_by)
+    launch = (row.grid_blocks, _digits(row.waves))
     fields = msgspec.structs.asdict(row)
     item = {name: value for name, value in fields.items() if name not in _ABOUT_THE_RUN}
-    out.add((*cells, *memory, ",".join(row.found), row.failure), item)
+    out.add((*cells, *memory, *held, *launch, ",".join(row.found), row.failure), item)
     out.record(row)
 
 
@@ -227,13 +232,15 @@ def _lost(unit: Unit, lost: Lost) -> Compiled:
 
 
 def _print_checked(row: Checked, out: Output) -> None:
-    def number(value: float | None) -> str | None:
-        return None if value is None else f"{value:.3g}"
-
-    cells = (row.op, row.implementation, row.case, number(row.max_row_error), number(row.tolerance))
+    errors = (_digits(row.max_row_error), _digits(row.tolerance))
+    cells = (row.op, row.implementation, row.case, *errors)
     out.add((*cells, row.executed, row.status, row.output, row.reason), row)
     if row.status == "failed":
         out.record(_measurement(row, "failed", row.reason or "wrong"))
+
+
+def _digits(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3g}"
 
 
 def _skipped(point: Point) -> Checked:

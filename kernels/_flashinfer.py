@@ -9,7 +9,7 @@ Read in the wheels of 0.6.18.post1 and 0.7.4:
 - LSE is float32 in base 2; `run(lse_base=)` came with 0.7, and its "ln" is a kernel of its own
   after the attention. A baseline asks for base 2 and converts after what is timed: `natural_log`.
 - Until 0.6 infinity was 5e4: a row that sees no key has an LSE near -5e4 (the MLA wrapper's is
-  -inf from 0.6.11 on), and one whose true logits are below that is lost: `finite_infinity`.
+  -inf from 0.6.11 on), and one whose true logits are below that is lost: `has_finite_infinity`.
 - Merging takes base 2, and does not know what it is given: `State` does.
 - Index lists and masks: `kernels/_flashinfer_lists.py`.
 """
@@ -181,7 +181,7 @@ def is_before(package: ModuleType, wanted: tuple[int, ...]) -> bool:
     return known and tuple(map(int, parts)) < wanted
 
 
-def finite_infinity(package: ModuleType) -> bool:
+def has_finite_infinity(package: ModuleType) -> bool:
     """Say whether this version's infinity is the number 5e4."""
     return is_before(package, (0, 7))
 

@@ -4,10 +4,9 @@ Lengths are known on the host, as an engine knows them; everything else stays on
 page table and waits for nothing. Indices are int32.
 
 - Pages are a list for each request: `page_lists`, `page_indices`.
-- A mask is a flat bool, request after request, each [q_len, kv_len] row-major; packed, it is
-  little-endian and each request begins on a byte. `plan(packed_custom_mask=)` keeps offsets that
-  count bits where the kernel wants bytes, wrong from the second request on, and the functions that
-  pack are big-endian by default: give `plan(custom_mask=)`, which packs rightly.
+- A mask is that of `kernels/_mask_layout.py`. `plan(packed_custom_mask=)` keeps offsets that count
+  bits where the kernel wants bytes, wrong from the second request on, and the functions that pack
+  are big-endian by default: give `plan(custom_mask=)`, which packs rightly.
 - Bits are counted in int32 before packing: `mask_too_large`.
 - What has no mask sees a chain, in the order of the tokens: `not_a_chain`, `check_chain`.
 
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels import Case, _paged, _trees
+from kernels import Case, _mask_layout, _paged, _trees
 
 Reason = str
 _MOST_MASK_BITS = 2**31 - 1
@@ -86,22 +85,9 @@ def int32(numbers: Sequence[int], device: torch.device) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.int32, device=device)
 
 
-def visible(mask_words: torch.Tensor, *, prefix_lens: Sequence[int]) -> torch.Tensor:
-    """Return the flat bool mask: the prefix of each row, then the bits of its word."""
-    device, tokens = mask_words.device, mask_words.shape[1]
-    bit = torch.arange(tokens, device=device)
-    tree = (mask_words[:, :, None] >> bit) & 1 != 0  # [batch, T, T]
-    length = torch.tensor(prefix_lens, device=device)[:, None, None]
-    kv_len = length + tokens
-    start = (kv_len.cumsum(0) - kv_len) * tokens
-    at = start + bit[:, None] * kv_len + length + bit  # [batch, T, T]
-    mask = torch.ones(sum(request_bits(prefix_lens, tokens)), dtype=torch.bool, device=device)
-    return mask.scatter_(0, at.flatten(), tree.flatten())
-
-
-def request_bits(prefix_lens: Sequence[int], tokens: int) -> tuple[int, ...]:
-    """Return the bits of each request's mask; ValueError where they cannot be counted."""
-    bits = tuple(tokens * (length + tokens) for length in prefix_lens)
+def countable_bits(prefix_lens: Sequence[int], tokens: int) -> list[int]:
+    """Return the bits of each request's mask; ValueError where FlashInfer cannot count them."""
+    bits = _mask_layout.bits_of(prefix_lens, tokens)
     if (reason := mask_too_large(sum(bits))) is not None:
         raise ValueError(reason)
     return bits
@@ -115,11 +101,6 @@ def mask_too_large(bits: int) -> Reason | None:
         f"a mask of {bits} bits: FlashInfer counts them in int32, at most {_MOST_MASK_BITS}; "
         f"take fewer requests, tokens or keys"
     )
-
-
-def packed_mask_bytes(request_bits: Sequence[int]) -> int:
-    """Return the size of a packed mask: each request is padded to a whole byte."""
-    return sum(-(-bits // 8) for bits in request_bits)
 
 
 def not_a_chain(case: Case) -> Reason | None:

@@ -75,7 +75,7 @@ def prepared(
         return_lse=True,
         **base,
     )
-    finite_infinity = _flashinfer.finite_infinity(library)
+    finite_infinity = _flashinfer.has_finite_infinity(library)
 
     def call() -> Outputs:
         wrapper.run(**accepted.kwargs)

@@ -62,7 +62,7 @@ def flashinfer_composed_attention(**inputs: Any) -> Prepared:
             Stage(name="plan", run=prefix.plan),
         ]
         steps += [prefix.run, _flashinfer.merger(library, drafts.state, other=prefix.state)]
-    state, finite_infinity = drafts.state, _flashinfer.finite_infinity(library)
+    state, finite_infinity = drafts.state, _flashinfer.has_finite_infinity(library)
 
     def call() -> Outputs:
         for step in steps:

@@ -32,10 +32,13 @@ from kernels import (
     _flashinfer,
     _flashinfer_lists,
     _flashinfer_paged,
+    _mask_layout,
 )
 from kernels._flashinfer import Call
 from kernels._flashinfer_lists import PageLists
 from kernels._paged import prefix_lengths
+from kernels.mask_expand import expand_with_torch
+from kernels.mask_pack_flashinfer import PACK
 from kernels.tree_attention import OP, Given, Shape
 
 _WRAPPER = "BatchPrefillWithPagedKVCacheWrapper"
@@ -82,13 +85,7 @@ RUN = Call(
     needed=("q", "paged_kv_cache", "k_scale", "v_scale", "out", "lse", "return_lse"),
     offered=("lse_base",),
 )
-PACK = Call(function="segment_packbits", needed=("x", "indptr", "bitorder"))
-_TO_RUN = (WRAPPER, GRAPH_WRAPPER, RESET, PLAN, RUN, PACK)
-
-
-def calls(library: ModuleType) -> tuple[Call, ...]:
-    """Return every call that is made; they are the same for all versions."""
-    return _TO_RUN
+CALLS = (WRAPPER, GRAPH_WRAPPER, RESET, PLAN, RUN, PACK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,16 +126,10 @@ def planned_for(given: Given, lists: Lists) -> dict[str, object]:
     }
 
 
-def pack_mask(
-    library: ModuleType, custom_mask: torch.Tensor, *, request_bits: Sequence[int]
-) -> torch.Tensor:
-    """Pack the mask as `plan` does, so that this part of it can be timed alone: uint8 bytes."""
-    packed = PACK.accepted(
-        library,
-        x=custom_mask,
-        indptr=_flashinfer_lists.indptr(request_bits, custom_mask.device),
-        bitorder="little",
-    )
+def pack_mask(library: ModuleType, mask: torch.Tensor, *, bits: Sequence[int]) -> torch.Tensor:
+    """Pack a mask of `bits` for each request, as `plan` does with it: uint8 bytes."""
+    offsets = _flashinfer_lists.indptr(bits, mask.device)
+    packed = PACK.accepted(library, x=mask, indptr=offsets, bitorder="little")
     packed_bytes: torch.Tensor = PACK.find(library)(**packed.kwargs)[0]
     return packed_bytes
 
@@ -161,10 +152,9 @@ def refuses(case: Case) -> str | None:
     """Say why FlashInfer, or the version that is installed, cannot compute `case`."""
     if (reason := _flashinfer_paged.refuses(case)) is not None:
         return reason
-    tokens = case.number("rows")
-    bits = sum(tokens * (length + tokens) for length in prefix_lengths(case))
-    too_large = _flashinfer_lists.mask_too_large(bits)
-    if (reason := too_large or _flashinfer.why_not(_TO_RUN)) is not None:
+    bits = _mask_layout.bits_of(prefix_lengths(case), case.number("rows"))
+    too_large = _flashinfer_lists.mask_too_large(sum(bits))
+    if (reason := too_large or _flashinfer.why_not(CALLS)) is not None:
         return reason
     return _flashinfer.unknown_lse_base(_flashinfer.library(), RUN)
 
@@ -189,7 +179,7 @@ def flashinfer_graph_attention(**inputs: Any) -> Prepared:
 def _prepare(*, any_lengths: bool, **inputs: Any) -> Prepared:
     given = Given(**inputs)
     shape, library, lengths = given.shape, _flashinfer.library(), given.prefix_lens.tolist()
-    bits = _flashinfer_lists.request_bits(lengths, shape.tokens)
+    bits = _flashinfer_lists.countable_bits(lengths, shape.tokens)
 
     def index() -> Lists:
         return index_lists(
@@ -197,7 +187,10 @@ def _prepare(*, any_lengths: bool, **inputs: Any) -> Prepared:
         )
 
     def fill() -> torch.Tensor:
-        return _flashinfer_lists.visible(given.mask_words, prefix_lens=lengths)
+        return expand_with_torch(given.mask_words, given.prefix_lens, mask_bits=sum(bits))
+
+    def pack() -> torch.Tensor:
+        return pack_mask(library, mask, bits=bits)
 
     lists, mask = index(), fill()
     wrapper = make_wrapper(library, shape, device=given.q.device, any_lengths=any_lengths)
@@ -215,11 +208,8 @@ def _prepare(*, any_lengths: bool, **inputs: Any) -> Prepared:
         stages=(
             Stage(name="indices", run=index),
             Stage(name="mask", run=fill),
-            Stage(
-                name="pack",
-                run=lambda: pack_mask(library, mask, request_bits=bits),
-                within="plan",
-            ),
+            # plan() packs as well: it is given bools, since what is packed already it misreads.
+            Stage(name="pack", run=pack, within="plan"),
             Stage(name="plan", run=plan_again),
         ),
     )
@@ -248,8 +238,8 @@ def _graph_buffers(shape: Shape, device: torch.device) -> dict[str, object]:
     def int32(size: int) -> torch.Tensor:
         return torch.zeros(size, dtype=torch.int32, device=device)
 
-    bits = [shape.tokens * shape.most_keys] * shape.requests
-    mask_bytes = _flashinfer_lists.packed_mask_bytes(bits)
+    longest = [shape.most_keys - shape.tokens] * shape.requests
+    mask_bytes = sum(_mask_layout.bytes_of(longest, shape.tokens))
     return {
         "qo_indptr_buf": int32(shape.requests + 1),
         "paged_kv_indptr_buf": int32(shape.requests + 1),

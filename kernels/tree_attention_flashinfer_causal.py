@@ -9,7 +9,6 @@ Errors: ValueError for inputs that `Given` refuses and for mask words that are n
 Source: signatures and kernels in the wheels of FlashInfer 0.6.18.post1 and 0.7.4.
 """
 
-from types import ModuleType
 from typing import Any
 
 from kernels import (
@@ -37,18 +36,13 @@ from kernels.tree_attention_flashinfer import (
 
 _BACKEND = "auto"
 CAUSAL_PLAN = Call(function=PLAN.function, needed=(*PLANNED, "causal"))
-_TO_RUN = (WRAPPER, RESET, CAUSAL_PLAN, RUN)
-
-
-def calls(library: ModuleType) -> tuple[Call, ...]:
-    """Return every call that is made; they are the same for all versions."""
-    return _TO_RUN
+CALLS = (WRAPPER, RESET, CAUSAL_PLAN, RUN)
 
 
 def refuses(case: Case) -> str | None:
     """Say why FlashInfer, or the version that is installed, cannot compute `case`."""
     reason = _flashinfer_lists.not_a_chain(case) or _flashinfer_paged.refuses(case)
-    if (reason := reason or _flashinfer.why_not(_TO_RUN)) is not None:
+    if (reason := reason or _flashinfer.why_not(CALLS)) is not None:
         return reason
     return _flashinfer.unknown_lse_base(_flashinfer.library(), RUN)
 

@@ -68,18 +68,13 @@ RUN = Call(
     function=f"{_WRAPPER}.run",
     needed=("q", "paged_kv_cache", "k_scale", "v_scale", "out", "lse", "return_lse"),
 )
-_TO_RUN = (WRAPPER, RESET, PLAN, SEVERAL_PLAN, RUN)
-
-
-def calls(library: ModuleType) -> tuple[Call, ...]:
-    """Return every call that is made; they are the same for all versions."""
-    return _TO_RUN
+CALLS = (WRAPPER, RESET, PLAN, SEVERAL_PLAN, RUN)
 
 
 def refuses(case: Case) -> str | None:
     """Say why FlashInfer, or the version that is installed, cannot compute `case`."""
     reason = _flashinfer_lists.not_a_chain(case) or _flashinfer_paged.refuses(case)
-    if (reason := reason or _flashinfer.why_not(_TO_RUN)) is not None:
+    if (reason := reason or _flashinfer.why_not(CALLS)) is not None:
         return reason
     # Decode has no lse_base: its base was read in the wheels of 0.6.18 and 0.7.4.
     return _flashinfer.unknown_lse_base(_flashinfer.library(), RUN, before=(0, 8))

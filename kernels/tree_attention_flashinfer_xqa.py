@@ -18,7 +18,6 @@ Source: xqa.py, csrc/xqa/mha.cu and mha_sm90.cu in the wheels of FlashInfer 0.6.
 """
 
 import functools
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -54,11 +53,7 @@ XQA = Call(
         "mask",
     ),
 )
-
-
-def calls(library: ModuleType) -> tuple[Call, ...]:
-    """Return every call that is made; they are the same for all versions."""
-    return (XQA,)
+CALLS = (XQA,)
 
 
 def refuses(case: Case) -> str | None:
@@ -75,7 +70,7 @@ def refuses(case: Case) -> str | None:
             "XQA on capability 9.0 computes with queries and weights rounded to fp8 where it has "
             "no mask or more than 32 rows a key head: other work than attention to an fp8 cache"
         )
-    return _flashinfer.why_not((XQA,))
+    return _flashinfer.why_not(CALLS)
 
 
 def _rounds_to_fp8(case: Case) -> bool:

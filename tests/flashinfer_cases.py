@@ -13,6 +13,7 @@ import torch
 import kernels
 from kernels import Case, Inputs, Op, Outputs, _flashinfer, mla_verify, tree_attention
 from kernels import tree_attention_flashinfer_xqa as xqa
+from kernels._flashinfer import Call
 from verifyscope.records import Value
 
 VERSIONS = ("0.6.18", "0.7.4")
@@ -22,6 +23,12 @@ ADAPTERS = [
     for info in pkgutil.iter_modules(kernels.__path__)
     if "_flashinfer" in info.name and not info.name.startswith("_")
 ]
+
+
+def calls_of(adapter: ModuleType, library: ModuleType) -> tuple[Call, ...]:
+    """Return the calls that an adapter makes of this version."""
+    calls: tuple[Call, ...] = adapter.CALLS if hasattr(adapter, "CALLS") else adapter.calls(library)
+    return calls
 
 
 def case(

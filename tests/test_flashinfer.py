@@ -12,9 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import Case, _flashinfer, _flashinfer_lists, _paged, _trees
+from kernels import Case, _flashinfer, _flashinfer_lists, _mask_layout, _paged, _trees
 from kernels import tree_attention_flashinfer as adapter
 from kernels._flashinfer import Call
+from kernels.mask_expand import expand_with_torch
 from tests import flashinfer_stand_in as stand_in
 from tests.flashinfer_cases import VERSIONS, case, drawn, use
 
@@ -160,12 +161,16 @@ def test_float32_is_refused() -> None:
     assert "float32" in str(adapter.refuses(Case(name="wide", dims=dims, dtype=torch.float32)))
 
 
-def test_a_mask_whose_bits_do_not_fit_int32_is_refused_before_it_is_made() -> None:
+def test_a_mask_whose_bits_do_not_fit_int32_is_refused_before_it_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use(monkeypatch, stand_in.library("0.7.4"))
     assert _flashinfer_lists.mask_too_large(2**31 - 1) is None
     assert str(2**31) in str(_flashinfer_lists.mask_too_large(2**31))
     assert "int32" in str(adapter.refuses(case(32, 2**26)))
+    inputs = {**drawn(case(2, 20)), "prefix_lens": torch.tensor([2**30]).int()}
     with pytest.raises(ValueError, match="int32"):
-        _flashinfer_lists.visible(torch.ones(1, 2, dtype=torch.int32), prefix_lens=[2**30])
+        adapter.flashinfer_attention(**inputs)
 
 
 @pytest.mark.parametrize(
@@ -195,8 +200,8 @@ def test_base_2_becomes_natural_and_only_old_versions_have_a_finite_infinity() -
     assert new.tolist() == pytest.approx([6.931472, -2.0794415, -34_650.43, -math.inf])
     old = _flashinfer.natural_log(lse, finite_infinity=True)
     assert old.tolist() == pytest.approx([6.931472, -2.0794415, -math.inf, -math.inf])
-    assert _flashinfer.finite_infinity(stand_in.library("0.6.18"))
-    assert not _flashinfer.finite_infinity(stand_in.library("0.7.4"))
+    assert _flashinfer.has_finite_infinity(stand_in.library("0.6.18"))
+    assert not _flashinfer.has_finite_infinity(stand_in.library("0.7.4"))
 
 
 def state(base: float, rows: int = 3, heads: int = 2) -> _flashinfer.State:
@@ -236,17 +241,19 @@ def test_mask_bits_are_little_endian_and_each_request_begins_on_a_byte(
     committed: list[int], tokens: int, name: str
 ) -> None:
     words = _trees.mask_words(_trees.tree(name, tokens))
-    mask = _flashinfer_lists.visible(
-        _paged.signed_words([words] * len(committed)), prefix_lens=committed
+    bits = _flashinfer_lists.countable_bits(committed, tokens)
+    mask = expand_with_torch(
+        _paged.signed_words([words] * len(committed)),
+        torch.tensor(committed),
+        mask_bits=sum(bits),
     )
-    bits = _flashinfer_lists.request_bits(committed, tokens)
-    packed = adapter.pack_mask(stand_in.library("0.6.18"), mask, request_bits=bits)
+    packed = adapter.pack_mask(stand_in.library("0.6.18"), mask, bits=bits)
     expected = []
     for length in committed:
         rows = [[True] * length + [bool(word >> j & 1) for j in range(tokens)] for word in words]
         expected.append(np.packbits(np.array(rows).reshape(-1), bitorder="little"))
     np.testing.assert_array_equal(packed.numpy(), np.concatenate(expected))
-    assert len(packed) == _flashinfer_lists.packed_mask_bytes(bits)
+    assert len(packed) == sum(_mask_layout.bytes_of(committed, tokens))
 
 
 @settings(max_examples=60, deadline=None)

@@ -12,6 +12,7 @@ import torch
 from kernels import Case, Outputs, _flashinfer, _flashinfer_lists, _flashinfer_paged
 from kernels import tree_attention_flashinfer as prefill
 from kernels import tree_attention_flashinfer_xqa as xqa
+from kernels.mask_expand import expand_with_torch
 from kernels.tree_attention import FORM_COSTS, OP, Given
 from tests import flashinfer_stand_in as stand_in
 from tests.flashinfer_cases import VERSIONS, assert_right, case, drawn, run_right, use
@@ -208,8 +209,8 @@ def test_graph_buffers_hold_what_the_page_table_has_room_for() -> None:
     plan_for(library, wrapper, Given(**inputs))
     planned = wrapper.planned
     assert len(planned["paged_kv_indices"]) == len(wrapper.created["paged_kv_indices_buf"])
-    bits = _flashinfer_lists.request_bits(inputs["prefix_lens"].tolist(), shape.tokens)
-    packed = prefill.pack_mask(library, planned["custom_mask"], request_bits=bits)
+    bits = _flashinfer_lists.countable_bits(inputs["prefix_lens"].tolist(), shape.tokens)
+    packed = prefill.pack_mask(library, planned["custom_mask"], bits=bits)
     assert len(packed) == len(wrapper.created["custom_mask_buf"])
 
 
@@ -225,7 +226,11 @@ def plan_for(library: Any, wrapper: Any, step: Given) -> None:
             tokens=step.draft_tokens,
             page_size=step.shape.page_size,
         ),
-        custom_mask=_flashinfer_lists.visible(step.mask_words, prefix_lens=lengths),
+        custom_mask=expand_with_torch(
+            step.mask_words,
+            step.prefix_lens,
+            mask_bits=sum(_flashinfer_lists.countable_bits(lengths, step.draft_tokens)),
+        ),
     )
 
 

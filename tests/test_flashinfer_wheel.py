@@ -15,7 +15,7 @@ import pytest
 from kernels import Case, mla_verify, tree_attention
 from kernels import tree_attention_flashinfer_decode as decode
 from tests import flashinfer_stand_in as stand_in
-from tests.flashinfer_cases import ADAPTERS, VERSIONS, assert_right, case, drawn, mla_case
+from tests.flashinfer_cases import ADAPTERS, VERSIONS, assert_right, calls_of, case, drawn, mla_case
 from tests.flashinfer_kernels import DecodeKernel, Kernels, MlaKernel, put_in_place
 from tests.flashinfer_stand_in_decode import PLAN_OPTIONS
 
@@ -43,14 +43,14 @@ def known(installed: ModuleType) -> str:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_declared_call_fits_both_known_versions(adapter: ModuleType, version: str) -> None:
     library = stand_in.library(version)
-    assert adapter.calls(library)
-    for call in adapter.calls(library):
+    assert calls_of(adapter, library)
+    for call in calls_of(adapter, library):
         assert call.why_not(library) is None
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=name_of)
 def test_each_declared_call_binds(adapter: ModuleType, installed: ModuleType) -> None:
-    for call in adapter.calls(installed):
+    for call in calls_of(adapter, installed):
         assert call.why_not(installed) is None
         accepted = call.accepted(installed, **dict.fromkeys([*call.needed, *call.offered]))
         signature = inspect.signature(call.find(installed))
@@ -63,7 +63,7 @@ def test_each_declared_call_binds(adapter: ModuleType, installed: ModuleType) ->
 def test_the_stand_in_has_the_real_signatures(
     adapter: ModuleType, installed: ModuleType, known: str
 ) -> None:
-    for call in adapter.calls(installed):
+    for call in calls_of(adapter, installed):
         mine = inspect.signature(call.find(stand_in.library(known))).parameters
         theirs = inspect.signature(call.find(installed)).parameters
         assert {name: (p.kind, p.default) for name, p in mine.items()} == {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ingest.nccl_tests import Row, Table, Timing
 from verifyscope import units
-from verifyscope.records import Evidence, Finding, Measurement
+from verifyscope.records import Confidence, Evidence, Finding, Measurement
 
 MOST_EVIDENCE = 10
 AGREES_WITHIN = 0.01
@@ -23,6 +23,7 @@ class Suspicion:
     sentence: str
     evidence: tuple[tuple[int | None, str], ...]
     next_action: str | None = None
+    confidence: Confidence = "sure"
 
 
 def suspicions(table: Table, measurements: Sequence[Measurement]) -> Iterator[Suspicion]:
@@ -40,7 +41,7 @@ def finding(found: Suspicion, *, file: str, environment: str, command: str) -> F
         sentence=found.sentence,
         evidence=tuple(Evidence(file, at, value) for at, value in found.evidence[:MOST_EVIDENCE]),
         next_action=found.next_action,
-        confidence="sure",
+        confidence=found.confidence,
         environment=environment,
         command=command,
     )

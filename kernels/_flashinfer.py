@@ -160,12 +160,17 @@ def takes_lse_base(package: ModuleType, run: Call) -> bool:
 
 def unknown_lse_base(package: ModuleType, run: Call) -> Reason | None:
     """Say so where neither the version nor an argument settles the base of an LSE."""
-    if takes_lse_base(package, run) or _before(version(package), (0, 7)):
+    if takes_lse_base(package, run) or has_finite_infinity(package):
         return None
     return (
         f"{run.function} of FlashInfer {version(package)} does not take 'lse_base', "
         f"and the base of its LSE is only known to be 2 before 0.7"
     )
+
+
+def has_finite_infinity(package: ModuleType) -> bool:
+    """Return whether its infinity is 5e4, as it was before 0.7."""
+    return _before(version(package), (0, 7))
 
 
 def natural_log(lse: torch.Tensor, *, finite_infinity: bool) -> torch.Tensor:

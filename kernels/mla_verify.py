@@ -34,9 +34,9 @@ from typing import Any
 
 import torch
 
-from kernels import Case, Cost, Inputs, Op, Outputs, Prepared, Tolerance, _paged
+from kernels import Case, Cost, Inputs, Op, Outputs, Prepared, Stage, Tolerance, _paged
 from kernels._forms import FORMS, Form, form_of
-from kernels._gathered import gather, pack, unpack
+from kernels._gathered import Gathered, gather, pack, unpack
 from kernels._mla_verify_cases import gate_cases, long_gate_cases, measured_cases, tiny_cases
 from verifyscope.records import Mode
 
@@ -276,13 +276,17 @@ def torch_attention(**inputs: Any) -> Prepared:
     """
     given = Given(**inputs)
     shape = given.shape
-    plan = gather(
-        page_table=given.page_table,
-        prefix_lens=given.prefix_lens,
-        mask_words=given.mask_words,
-        page_size=shape.page_size,
-        group=shape.heads,
-    )
+
+    def index() -> Gathered:
+        return gather(
+            page_table=given.page_table,
+            prefix_lens=given.prefix_lens,
+            mask_words=given.mask_words,
+            page_size=shape.page_size,
+            group=shape.heads,
+        )
+
+    plan = index()
     hidden = ~plan.visible  # [batch, rows, keys]
 
     def call() -> Outputs:
@@ -302,4 +306,4 @@ def torch_attention(**inputs: Any) -> Prepared:
             "lse": unpack(lse[:, None], tokens=shape.tokens),
         }
 
-    return Prepared(call=call)
+    return Prepared(call=call, stages=(Stage(name="indices", run=index),))

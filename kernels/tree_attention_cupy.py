@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from kernels import Case, Needs, Outputs, Prepared
+from kernels._merge_cupy import merge
 from kernels._raw import RawKernel
 from kernels._splits import sm_count, split_count
 from kernels.tree_attention import OP, Given, Shape
@@ -232,33 +233,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attend_part(
 }
 """
 
-_MERGE = """
-extern "C" __global__ void merge_parts(
-    const float* part_out, const float* part_lse, ELEMENT* out, float* lse, const int splits) {
-  const float minus_infinity = __int_as_float(0xff800000);
-  const long long row = blockIdx.x;
-  part_lse += row * splits;
-  part_out += row * splits * DIM;
-  // Each warp for itself: nothing to wait for.
-  float top = minus_infinity, total = 0.f;
-  for (int n = threadIdx.x % 32; n < splits; n += 32) top = fmaxf(top, part_lse[n]);
-  for (int step = 16; step; step /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
-  const float shift = top == minus_infinity ? 0.f : top;
-  for (int n = threadIdx.x % 32; n < splits; n += 32) total += expf(part_lse[n] - shift);
-  for (int step = 16; step; step /= 2) total += __shfl_xor_sync(~0u, total, step);
-  for (int dim = threadIdx.x; dim < DIM; dim += blockDim.x) {
-    float value = 0.f;
-#pragma unroll 4
-    for (int n = 0; n < splits; n++) {
-      const float weight = expf(part_lse[n] - shift);
-      if (weight > 0.f) value += weight * part_out[n * DIM + dim];
-    }
-    out[row * DIM + dim] = NARROW(total > 0.f ? value / total : 0.f);
-  }
-  if (threadIdx.x == 0) lse[row] = total > 0.f ? top + logf(total) : minus_infinity;
-}
-"""
-
 
 @cache
 def _attend_kernel(
@@ -270,11 +244,6 @@ def _attend_kernel(
         f"#define AT_ONCE {at_once}\n#define OUT {store[0]}\n#define STORE {store[1]}\n"
     )
     return RawKernel("attend_part", _PREAMBLE[dtype] + constants + _ATTEND)
-
-
-@cache
-def _merge_kernel(dtype: torch.dtype, *, head_dim: int) -> RawKernel:
-    return RawKernel("merge_parts", f"{_PREAMBLE[dtype]}#define DIM {head_dim}\n{_MERGE}")
 
 
 def plan_for(shape: Shape, *, sms: int) -> Plan:
@@ -337,9 +306,7 @@ def attend(given: Given, *, plan: Plan) -> Outputs:
         *map(np.int32, sizes), np.float32(given.scale * _LOG2_E),
     )  # fmt: skip
     if not once:
-        _merge_kernel(q.dtype, head_dim=dim)(
-            (rows,), (max(32, dim),), part_out, part_lse, out, lse, np.int32(plan.splits)
-        )
+        merge(part_out=part_out, part_lse=part_lse, out=out, lse=lse)
     return {"out": out, "lse": lse}
 
 

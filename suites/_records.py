@@ -7,7 +7,7 @@ import msgspec
 from kernels._points import Point
 from kernels._registry import Case, Cost, Implementation, all_ops
 from suites import ceilings
-from suites._measure import Measured, Timed
+from suites._measure import Measured, Planned, Timed
 from suites._points import resolve
 from suites.ceilings import Ceilings
 from verifyscope.privacy import redacted_words
@@ -56,7 +56,7 @@ class Writer:
         )
 
     def lines(self, point: Point, measured: Measured) -> list[Line]:
-        """Return the line of the point first, then those of its warm times and of its plan."""
+        """Return the line of the point first, then those of its warm times and of its planning."""
         outcome = measured.outcomes[point.implementation]
         if outcome.status != "ok" or measured.cost is None:
             reason = outcome.reason or "no reason is known"
@@ -64,8 +64,7 @@ class Writer:
         found = [
             self._timed(point, measured, cost=measured.cost, timed=timed) for timed in outcome.timed
         ]
-        if outcome.plan_s:
-            found.append(self._plan(point, measured, samples=outcome.plan_s))
+        found += [self._plan(point, measured, planned=planned) for planned in outcome.planned]
         return found
 
     def _timed(self, point: Point, measured: Measured, *, cost: Cost, timed: Timed) -> Line:
@@ -99,12 +98,21 @@ class Writer:
         )
         return Line(record=record, samples=line.samples)
 
-    def _plan(self, point: Point, measured: Measured, *, samples: tuple[float, ...]) -> Line:
-        """Say what planning costs: a row of its own, never part of the call's time."""
+    def _plan(self, point: Point, measured: Measured, *, planned: Planned) -> Line:
+        """Say what planning costs: rows of their own, never part of the call's time.
+
+        The op is `<op>_plan` for all that an engine repeats for each step, and `<op>_plan_<stage>`
+        for a stage of it, so that a stage is compared with the same stage of others.
+        """
         method: dict[str, Value] = {"clock": "perf-counter", "calls_per_sample": 1}
-        line = self._told(point, measured, samples=samples, why_not=None, method=method)
+        op = f"{point.op}_plan"
+        if planned.stage is not None:
+            op, method["stage"] = f"{op}_{planned.stage}", planned.stage
+        if planned.within is not None:
+            method["within"] = planned.within
+        line = self._told(point, measured, samples=planned.samples, why_not=None, method=method)
         record = msgspec.structs.replace(
-            line.record, part="metadata", op=f"{point.op}_plan", launch="eager", cache="warm"
+            line.record, part="metadata", op=op, launch="eager", cache="warm"
         )
         return Line(record=record, samples=line.samples)
 

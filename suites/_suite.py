@@ -98,7 +98,8 @@ def extra_info(own: Measurement, beside: Sequence[Measurement]) -> dict[str, obj
     if own.flags:
         found["flags"] = list(own.flags)
     for record in beside:
-        name = "plan" if record.part == "metadata" else record.cache
+        planned = record.part == "metadata"
+        name = record.op.removeprefix(f"{own.op}_") if planned else record.cache
         found[f"{name}_median_s"] = record.median_s
     return {name: value for name, value in found.items() if value is not None}
 

@@ -99,6 +99,7 @@ def library(
     without: arguments that no function takes. asks_for: ones that `plan` cannot do without.
     """
     newer: Mapping[str, Given] = {} if version.startswith("0.6") else _SINCE_0_7
+    infinity = 5e4 if version.startswith("0.6") else math.inf
 
     def method(name: str, needs: Collection[str], options: Given, body: _Body) -> _Method:
         options = {**options, **newer.get(name, {})}
@@ -111,7 +112,7 @@ def library(
         (),
         {
             "made": [],
-            "infinity": 5e4 if version.startswith("0.6") else math.inf,
+            "infinity": infinity,
             "__init__": method("__init__", ("float_workspace_buffer",), _INIT, _init),
             "plan": method("plan", (*_PLAN_NEEDS, *asks_for), _PLAN, _plan),
             "run": method("run", ("q", "paged_kv_cache", "*args"), _RUN, _run),
@@ -124,8 +125,26 @@ def library(
         __version__=version,
         BatchPrefillWithPagedKVCacheWrapper=wrapper,
         segment_packbits=segment_packbits,
+        merge_states=_merge_states(infinity),
     )
     return module
+
+
+def _merge_states(infinity: float) -> Callable[..., object]:
+    def merge_states(v: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Merge [n, states, heads, dim] one state after another, in base 2, as its kernel does."""
+        top = torch.full_like(s[:, 0], -infinity)
+        total, out = torch.ones_like(top), torch.zeros_like(v[:, 0], dtype=torch.float32)
+        for state in range(s.shape[1]):
+            new_top = torch.maximum(top, s[:, state])
+            kept = torch.exp2(top - new_top).nan_to_num(0.0)
+            weight = torch.exp2(s[:, state] - new_top).nan_to_num(0.0)
+            total = total * kept + weight
+            out = out * kept[..., None] + weight[..., None] * v[:, state].float()
+            top = new_top
+        return (out / total[..., None]).to(v.dtype), top + total.log2()
+
+    return merge_states
 
 
 def segment_packbits(

@@ -79,9 +79,7 @@ def _chosen(rows: int, head_dim: int, capability: int) -> Tile:
         for keys in _KEYS:
             if keys >= least_keys and _shared_bytes(rows, keys, head_dim, capability) <= room:
                 warps = 8 if blocks == 1 and rows > ROWS[0] else 4
-                return Tile(
-                    rows=rows, keys=keys, warps=warps, stages=_STAGES, blocks_per_sm=blocks
-                )
+                return Tile(rows=rows, keys=keys, warps=warps, stages=_STAGES, blocks_per_sm=blocks)
     raise ValueError(f"sm_{capability} has no room for {rows} rows of {head_dim}")
 
 

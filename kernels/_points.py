@@ -87,8 +87,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     """What a point takes at least on a GPU, or the reason why that is not known.
 
     `floor_s` is of the op's cost, `touched_bytes`; `roof_s` of what the implementation's form of it
-    moves and computes, `moved_bytes` and `flops`; `least_s` is the roof and `nodes` launches that
-    wait for one another, `node_s` each, where that is known.
+    moves and computes, `moved_bytes` and `flops`; `predicted_s` is the roof and `nodes` launches
+    that wait for one another, `node_s` each, where that is known.
     """
 
     part: str
@@ -103,7 +103,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     flops: float | None = None
     floor_s: float | None = None
     roof_s: float | None = None
-    least_s: float | None = None
+    predicted_s: float | None = None
     limited_by: Limit | None = None
     nodes: int | None = None
     node_s: float | None = None

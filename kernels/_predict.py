@@ -1,10 +1,11 @@
-"""What a point takes on a GPU that need not be here: bytes, flops, launches, and the least time.
+"""What a point takes on a GPU that need not be here: bytes, flops, launches, and their time.
 
-    roof  = max(bytes / bandwidth, flops / peak)      of the form that is computed
-    least = roof + launches x an empty graph node     where that is known
+    roof      = max(bytes / bandwidth, flops / peak)      of the form that is computed
+    predicted = roof + launches x an empty graph node     where that is known
 
-Bytes and flops are counted from the case's own lengths and masks, launches and their grids are
-those that the implementation makes. How much of a GPU a grid fills (waves) needs the compiled
+Bytes and flops are counted from the case's own lengths and masks. What a form reads again is
+counted again, at the bandwidth of DRAM: the L2 may be quicker. Launches and their grids are those
+that the implementation makes. How much of a GPU a grid fills (waves) needs the compiled
 kernel, and is looked at where it can be compiled. Predicted, never measured.
 """
 
@@ -134,7 +135,7 @@ def _filled(
         flops=form.flops,
         floor_s=floor_s(cost, bytes_per_s=bytes_per_s, flops_per_s=flops_per_s),
         roof_s=of_form.roof_s,
-        least_s=of_form.least_s,
+        predicted_s=of_form.least_s,
         limited_by=of_form.limited_by,
         nodes=nodes,
         node_s=node_s,
@@ -154,9 +155,9 @@ def measurement(row: Predicted) -> Measurement:
         case=row.case,
         dims=dict(case.dims),
         mode=row.mode,
-        status="skipped" if row.least_s is None else "ok",
+        status="skipped" if row.predicted_s is None else "ok",
         reason=row.reason,
-        median_s=row.least_s,
+        median_s=row.predicted_s,
         floor_s=row.floor_s,
         touched_bytes=row.touched_bytes,
         flops=row.flops,

@@ -12,7 +12,7 @@ from verifyscope.hardware import Gpu
 
 _HEADER = (
     *("op", "implementation", "mode", "case", "floor", "touched", "moved", "flops", "limited_by"),
-    *("launches", "least", "blocks", "waves", "reason"),
+    *("launches", "predicted", "blocks", "waves", "reason"),
 )
 
 
@@ -59,7 +59,7 @@ def _print(row: Predicted, out: Output) -> None:
         (
             *(row.op, row.implementation, row.mode, row.case),
             *(_in(units.seconds, row.floor_s), _in(units.bytes_, row.touched_bytes), *form),
-            *(row.nodes, _in(units.seconds, row.least_s)),
+            *(row.nodes, _in(units.seconds, row.predicted_s)),
             " + ".join(str(grid.blocks) for grid in row.grids),
             " + ".join(digits(grid.waves) or "-" for grid in row.grids),
             row.reason,

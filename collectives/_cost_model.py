@@ -71,7 +71,8 @@ class Topology:
     """One communicator: its ranks and what NCCL found for each algorithm.
 
     capability: 10 x major + minor of the least GPU. amd: the processors are AMD's, which counts
-    between nodes only. net_latency_us: what the network card says of itself.
+    between nodes only. net_latency_us: what the network card says of itself. channels: of the
+    communicator; without them, twice those of the ring.
     """
 
     ranks: int
@@ -82,6 +83,7 @@ class Topology:
     capability: int = 120
     amd: bool = False
     net_latency_us: float = 0.0
+    channels: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,7 @@ class Cell:
     """One entry of NCCL's table; `off` says why NCCL does not choose it, None where it may.
 
     `bandwidth_gb_s` is 0 in NCCL's own table where a cell is off; here it is what it would be.
+    plateau_bytes: the size from which `plateau` is a factor on the latency (a ring over nodes).
     """
 
     function: str
@@ -97,6 +100,8 @@ class Cell:
     latency_us: float
     bandwidth_gb_s: float
     off: str | None = None
+    plateau: float = 1.0
+    plateau_bytes: int = 0
 
     @property
     def name(self) -> str:
@@ -109,11 +114,10 @@ class Cell:
 
     def time_us(self, size_bytes: int) -> float:
         """Return the same in NCCL's unit."""
-        return self.latency_us + self.slope_us(size_bytes) * size_bytes
-
-    def slope_us(self, size_bytes: int) -> float:
-        """Return the microseconds a byte around a size."""
-        return 1 / (1000 * self.bandwidth_gb_s * self._factor(size_bytes))
+        if not self.bandwidth_gb_s:
+            return math.inf
+        latency_us = self.latency_us * (self.plateau if size_bytes >= self.plateau_bytes else 1.0)
+        return latency_us + size_bytes / (1000 * self.bandwidth_gb_s * self._factor(size_bytes))
 
     def _factor(self, size_bytes: int) -> float:
         if self.algorithm != "tree" or size_bytes < 64:
@@ -153,14 +157,27 @@ def _cells(topology: Topology, known: Constants, function: str) -> Iterator[Cell
             yield from _nvls(topology, known, function)
             continue
         for protocol in PROTOCOLS if algorithm != "pat" else ("simple",):
+            bandwidth = _bandwidth_gb_s(topology, known, function, algorithm, protocol)
+            late = topology.nodes > 1 and (function, algorithm, protocol) == _PLATEAU
             yield Cell(
                 function=function,
                 algorithm=algorithm,
                 protocol=protocol,
                 latency_us=_latency_us(topology, known, function, algorithm, protocol),
-                bandwidth_gb_s=_bandwidth_gb_s(topology, known, function, algorithm, protocol),
-                off=_off(topology, known, algorithm, protocol),
+                bandwidth_gb_s=bandwidth,
+                off=_off(topology, known, algorithm, protocol)
+                or (None if bandwidth > 0 else "no bandwidth"),
+                plateau=(1.9 if topology.capability < 80 else 1.4) if late else 1.0,
+                plateau_bytes=_plateau_bytes(topology) if late else 0,
             )
+
+
+_PLATEAU = ("all_reduce", "ring", "simple")
+
+
+def _plateau_bytes(topology: Topology) -> int:
+    """Return the least size that gives each channel of each rank 64 bytes."""
+    return 64 * topology.ranks * (topology.channels or 2 * topology.ring.channels)
 
 
 def steps(function: str, ranks: int) -> int:
@@ -283,7 +300,7 @@ def _off(topology: Topology, known: Constants, algorithm: str, protocol: str) ->
         return f"LL128 is unsafe over {graph.path}: it needs NVLink"
     farthest = "PXN" if topology.capability >= 90 else "PXB"
     inter = graph.inter_path or ("PHB" if topology.nodes > 1 else "LOC")
-    if topology.nodes > 1 and PATHS.index(inter) > PATHS.index(farthest):
+    if topology.nodes > 1 and distance(inter) > distance(farthest):
         return f"LL128 is unsafe over {inter} to the network"
     listed = known.ll128_capabilities
     if topology.capability < 70 or (listed is not None and topology.capability not in listed):
@@ -291,18 +308,26 @@ def _off(topology: Topology, known: Constants, algorithm: str, protocol: str) ->
     return None
 
 
+def distance(path: str) -> int:
+    """Return how far a step is; one that is not known is the farthest."""
+    return PATHS.index(path) if path in PATHS else len(PATHS)
+
+
 def choose(cells: Sequence[Cell], size_bytes: int) -> Cell:
     """Return what NCCL takes: the least time of those that are on, the first of equals."""
     on = [cell for cell in cells if cell.off is None and cell.bandwidth_gb_s > 0]
     if not on:
-        raise ValueError("every algorithm and protocol is off")
+        raise ValueError(
+            "every algorithm and protocol is off; NCCL 2.24 and later stop with an error here, "
+            "earlier ones fall back to Ring"
+        )
     return min(on, key=lambda cell: cell.time_us(size_bytes))
 
 
 def ranges(cells: Sequence[Cell], *, low: int, high: int) -> list[Range]:
     """Return the choices from `low` to `high` bytes, each from the exact byte it begins at."""
     found: list[Range] = []
-    for start, end in _octaves(low, high):
+    for start, end in _stretches(cells, low, high):
         at = start
         while at < end:
             cell = choose(cells, at)
@@ -312,12 +337,12 @@ def ranges(cells: Sequence[Cell], *, low: int, high: int) -> list[Range]:
     return found
 
 
-def _octaves(low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Yield the stretches in which the time of every cell is a straight line."""
-    while low <= high:
-        octave = 64 if low < 64 else 64 * 2 ** ((low // 64).bit_length())
-        yield low, min(octave, high + 1)
-        low = octave
+def _stretches(cells: Sequence[Cell], low: int, high: int) -> Iterator[tuple[int, int]]:
+    """Yield the stretches of sizes in which the time of every cell is a straight line."""
+    bends = {64 * 2**octave for octave in range(high.bit_length())}
+    bends |= {cell.plateau_bytes for cell in cells}
+    ends = [*sorted(bend for bend in bends if low < bend <= high), high + 1]
+    yield from zip([low, *ends], ends, strict=False)
 
 
 def _overtaken(cells: Sequence[Cell], cell: Cell, at: int, end: int) -> int:

@@ -8,7 +8,7 @@ is one thing.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ingest import nccl_records, server_log
+from ingest import nccl_log_records, nccl_records, server_log
 from ingest.facts import Read
 from ingest.log import Log
 
@@ -44,6 +44,14 @@ FORMATS = (
         recognises=nccl_records.recognises,
         read=nccl_records.read,
         nothing="an NCCL log without a table of times; give what nccl-tests printed, whole",
+    ),
+    Format(
+        name="nccl-log",
+        example=(nccl_log_records.EXAMPLE,),
+        recognises=nccl_log_records.recognises,
+        read=nccl_log_records.read,
+        nothing=nccl_log_records.NOTHING,
+        anywhere=True,
     ),
     Format(
         name="serving-log",

@@ -1,6 +1,5 @@
 """What looks wrong in a table of nccl-tests, each with the lines that show it."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,8 +10,6 @@ from verifyscope.records import Confidence, Evidence, Finding, Measurement
 MOST_EVIDENCE = 10
 AGREES_WITHIN = 0.01
 PRINTED_WITHIN_GB_S = 0.005  # rows have two decimals, so their mean is off by half the last
-
-_PRIVATE = re.compile(r"\S*/(?=\S)|\b\d+(?:\.\d+){3}\S*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +159,6 @@ def _about_text(table: Table) -> Iterator[Suspicion]:
             name="table-breaks-off",
             sentence=f"the table has no footer: the test or the file breaks off{last}",
             evidence=((table.rows[-1].line if table.rows else table.line, "the last line of it"),),
-        )
-    if table.warnings:
-        yield Suspicion(
-            name="nccl-warnings",
-            sentence=f"warnings of NCCL beside this table: {len(table.warnings)}",
-            evidence=tuple((line, _PRIVATE.sub("", text)) for line, text in table.warnings),
         )
 
 

@@ -257,11 +257,11 @@ def _why_silent(log: NcclLog) -> str:
 
 
 def _about_the_start(log: NcclLog) -> Iterator[Suspicion]:
-    versions = {known.version for known in log.libraries}
+    versions = {known.number: known.version for known in log.libraries}
     if len(versions) > 1:
         yield Suspicion(
             name="mixed-nccl-versions",
-            sentence=f"processes load different versions of NCCL: {', '.join(sorted(versions))}",
+            sentence=f"processes load different versions of NCCL: {', '.join(versions.values())}",
             evidence=tuple((known.line, known.version) for known in log.libraries),
             next_action="make every worker load one library (LD_PRELOAD, VLLM_NCCL_SO_PATH)",
         )

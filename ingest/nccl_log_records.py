@@ -42,12 +42,14 @@ def read(log: Log) -> Iterator[Finding]:
     known = read_log(log.lines)
     if not known.lines and not known.choices and not known.entries and not known.searches:
         return
-    for found in (verdict(known), *suspicions(known)):
+    wrong = list(suspicions(known))
+    for found in (verdict(known, wrong), *wrong):
         yield finding(found, file=log.file, environment=log.environment, command=log.command)
 
 
-def verdict(log: NcclLog) -> Suspicion:
-    """Return the log in one sentence: version, ranks, graph, transports, settings, choices."""
+def verdict(log: NcclLog, wrong: Sequence[Suspicion]) -> Suspicion:
+    """Return the log in one sentence: what is wrong, version, ranks, graph, settings, choices."""
+    named = ", ".join(dict.fromkeys(one.name for one in wrong if one.confidence != "hint"))
     parts = [
         f"NCCL {log.library.version}" if log.library else "NCCL of unknown version",
         _ranks(log),
@@ -55,6 +57,7 @@ def verdict(log: NcclLog) -> Suspicion:
         _transports(log),
         _settings(log),
         *_choices(log.choices),
+        f"look at {named}" if named else "",
     ]
     evidence = [
         *((known.line, known.version) for known in log.libraries[:1]),
@@ -113,11 +116,15 @@ def _choices(choices: Sequence[Choice]) -> list[str]:
 
 
 def _ranges(choices: Sequence[Choice]) -> Iterator[tuple[int, str]]:
+    """Yield the sizes at which what NCCL takes, or on how many channels, changes."""
     for function, taken in _by_function(choices).items():
+        before = ""
         for choice in taken:
             channels = choice.channel_count
-            work = "" if channels is None else f" on {channels} channels"
-            yield choice.line, f"{function or 'call'} of {choice.size_bytes} B: {choice.name}{work}"
+            how = choice.name + ("" if channels is None else f" on {channels} channels")
+            if how != before:
+                yield choice.line, f"{function or 'call'} of {choice.size_bytes} B: {how}"
+            before = how
 
 
 def _by_function(choices: Sequence[Choice]) -> Mapping[str | None, list[Choice]]:

@@ -39,6 +39,11 @@ def bytes_of(lengths: Sequence[int], tokens: int) -> list[int]:
     return [-(-bits // 8) for bits in bits_of(lengths, tokens)]
 
 
+def mixed_bytes(tokens: int) -> int:
+    """Return at most how many bytes of a row hold drafts, beside prefix or the next rows."""
+    return tokens // 8 + 2
+
+
 def must_fit(
     *, mask_words: torch.Tensor, prefix_lens: torch.Tensor, room: int, name: str
 ) -> tuple[int, int]:

@@ -20,7 +20,6 @@ parts is fixed by shapes, and each row is summed in one order: the same bits com
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,46 +29,14 @@ import triton.language as tl
 
 from kernels import Case, Needs, Outputs, Prepared
 from kernels._bfloat16 import dot, narrow
-from kernels._forms import Form
 from kernels._fp8_triton import LIFT, widen
 from kernels._merge_triton import merge
 from kernels._paged import FP8
-from kernels._splits import sm_count, split_count
-from kernels._target import capability
-from kernels._tree_attention_tiles import Tile, tile_for
-from kernels.tree_attention import FORM_COSTS, OP, Given, Shape
+from kernels._tree_attention_plan import Plan, prepare, tile_for
+from kernels.tree_attention import FORM_COSTS, OP, Given
 from verifyscope.records import Mode
 
 _LOG2_E = 1.4426950408889634
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How a call is launched: its form, its tile, the parts of the keys, the least keys of one."""
-
-    form: Form
-    tile: Tile
-    splits: int
-    least_keys: int
-
-
-def plan_for(shape: Shape, mode: Mode, *, sms: int) -> Plan:
-    """Fill the SMs once, with parts that cost no more to merge than to read.
-
-    A part of n keys reads 4 * n * head_dim bytes from DRAM; its sums are 4 * rows * head_dim,
-    written and read once more, but through L2 at two to three times that speed: hence n >= rows.
-    """
-    form = shape.form(mode)
-    tile = tile_for(rows=form.rows, head_dim=shape.head_dim, capability=capability())
-    least_keys = max(64, form.rows, tile.keys)
-    blocks = shape.requests * shape.kv_heads * form.units * -(-form.rows // tile.rows)
-    splits = split_count(
-        blocks=blocks,
-        most_keys=shape.most_keys,
-        least_keys=least_keys,
-        slots=sms * tile.blocks_per_sm,
-    )
-    return Plan(form=form, tile=tile, splits=splits if form.split else 1, least_keys=least_keys)
 
 
 # Numbers that change nothing but a loop's length or a row's place: no kernel of its own for a 1.
@@ -191,25 +158,17 @@ def triton_extend(**inputs: Any) -> Prepared:
 
 
 def _prepared(given: Given, mode: Mode) -> Prepared:
-    """Choose tile and splits by the shapes; a call allocates its outputs and launches.
+    shape = given.shape
+    tile = tile_for("triton", rows=shape.form(mode).rows, head_dim=shape.head_dim)
+    return prepare(given, mode, tile=tile, attend=attend)
+
+
+def attend(given: Given, plan: Plan) -> Outputs:
+    """Launch by this plan, whatever the shape would choose.
 
     The partial sums are allocated in the call: inside a capture torch then hands the same memory
     to every layer, as an engine does, and it stays in L2.
     """
-    plan = plan_for(given.shape, mode, sms=sm_count(given.q.device))
-    facts = {
-        "splits": str(plan.splits),
-        "tile": f"{plan.tile.rows}x{plan.tile.keys}",
-        "warps": str(plan.tile.warps),
-        "stages": str(plan.tile.stages),
-    }
-    return Prepared(
-        call=lambda: attend(given, plan=plan), facts=facts, launches=1 if plan.splits == 1 else 2
-    )
-
-
-def attend(given: Given, *, plan: Plan) -> Outputs:
-    """Launch by this plan, whatever the shape would choose."""
     shape, form, tile, q = given.shape, plan.form, plan.tile, given.q
     caches, lift = (given.k_cache, given.v_cache), 1.0
     if given.k_cache.dtype == FP8:
@@ -220,8 +179,7 @@ def attend(given: Given, *, plan: Plan) -> Outputs:
     once = plan.splits == 1
     part_out = out if once else lse.new_empty(rows, plan.splits, shape.head_dim)
     part_lse = lse if once else lse.new_empty(rows, plan.splits)
-    blocks = -(-form.rows // tile.rows) * form.units * shape.kv_heads
-    _attend_part[(blocks, plan.splits, shape.requests)](
+    _attend_part[(plan.blocks(shape), plan.splits, shape.requests)](
         q, *caches, given.page_table, given.prefix_lens, given.mask_words, part_out, part_lse,
         given.scale * given.k_scale * lift * _LOG2_E, given.v_scale * lift,
         form.tokens, form.heads, form.units,

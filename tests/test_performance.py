@@ -113,9 +113,11 @@ def test_nodes_are_those_of_the_graph_where_nothing_is_said() -> None:
     assert nodes_of(outcome(), timed(nodes=83)) is None
 
 
-def writer() -> Writer:
+def writer(*, cache_bytes: int = 10**6) -> Writer:
     here = environment.current()
-    return Writer(environment=here, device="cuda", cache_bytes=10**6, ceilings=MEASURED)
+    return Writer(
+        environment=here, device="cuda", cache_bytes=cache_bytes, ceilings=MEASURED
+    )
 
 
 def measured(kind: str, cache: Any) -> dict[str, Any]:
@@ -125,7 +127,7 @@ def measured(kind: str, cache: Any) -> dict[str, Any]:
         outcomes={"triton": outcome(launches=2, timed=(timed(cache, samples=samples),))},
     )
     point = msgspec.structs.replace(POINT, kind=kind)
-    return writer().lines(point, given)[0].record.method
+    return writer(cache_bytes=10**9).lines(point, given)[0].record.method
 
 
 def test_cold_rows_of_our_own_say_it_and_baselines_and_warm_ones_do_not() -> None:

@@ -27,7 +27,7 @@ def row(name: str, case: str = EIGHT, *, gpu: Gpu = SERVER, **more: Any) -> Pred
 
 @pytest.mark.parametrize("op", all_ops().values(), ids=lambda op: op.name)
 def test_a_cost_is_the_same_without_drawing(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_undrawn, "_LARGE", 0)
+    monkeypatch.setattr(_undrawn, "_LARGE", 20)
     for case in op.cases:
         if case.tiny:
             drawn = op.inputs(case, torch.device("cpu"))
@@ -40,6 +40,13 @@ def test_a_cost_is_the_same_without_drawing(op: Op, monkeypatch: pytest.MonkeyPa
                     assert torch.equal(got, value)
 
 
+def test_a_cost_that_depends_on_what_is_drawn_is_known_as_such() -> None:
+    suffice = {name: _undrawn.sizes_suffice(op) for name, op in all_ops().items()}
+    assert suffice["tree_attention"]
+    assert suffice["mla_verify"]
+    assert not suffice["chain_accept_sampled"]  # how many tokens a draw accepts
+
+
 def test_a_cache_of_gigabytes_is_reserved_and_not_written() -> None:
     sizes: list[torch.Size] = []
 
@@ -49,7 +56,7 @@ def test_a_cache_of_gigabytes_is_reserved_and_not_written() -> None:
         sizes.append(cache.shape)
         return {"cache": cache, "q": torch.randn((4, 8), device=device)}
 
-    fake: Any = type("Fake", (), {"inputs": staticmethod(inputs)})
+    fake: Any = type("Fake", (), {"inputs": staticmethod(inputs), "cases": ()})
     given = _undrawn.undrawn(fake, Case(name="huge", dims={}))
     assert sizes == [torch.Size([2**19, 2**13])]
     q = given["q"]

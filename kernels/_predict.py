@@ -11,7 +11,7 @@ kernel, and is looked at where it can be compiled. Predicted, never measured.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import torch
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ from kernels._compile import is_compiled
 from kernels._launches import Code, Launch
 from kernels._points import Asked, Grid, Predicted, reason_from
 from kernels._registry import Case, Implementation, Inputs, Op, find_case, find_op
-from kernels._undrawn import undrawn
+from kernels._undrawn import sizes_suffice, undrawn
 from verifyscope.errors import UsageError
 from verifyscope.hardware import Gpu, find_gpu
 from verifyscope.occupancy import occupancy, waves
@@ -213,6 +213,8 @@ def _launched(
 def _why_not(implementation: Implementation, case: Case, gpu: Gpu) -> str | None:
     if not implementation.serves(_capability(gpu)):
         return f"is not built for {gpu.name}, capability {_capability(gpu)}"
+    if not _sizes_suffice(implementation.op.name):
+        return "its cost depends on the values that are drawn, not on sizes alone"
     return implementation.needs.refuses(case)
 
 
@@ -233,3 +235,8 @@ def _inputs(op: str, case: str) -> Inputs:
     # One at a time: the implementations of a case come one after the other.
     found = find_op(op)
     return undrawn(found, find_case(found, case))
+
+
+@cache
+def _sizes_suffice(op: str) -> bool:
+    return sizes_suffice(find_op(op))

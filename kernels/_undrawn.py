@@ -2,7 +2,7 @@
 
 Lengths, page tables, masks and whatever else is small are drawn as always; a large normal tensor
 is reserved and not written, so that no memory is used for it. Its values mean nothing. An op whose
-cost depends on such values (how many tokens a draw accepts) is found by its tiny cases, and drawn.
+cost depends on such values (how many tokens a draw accepts) is found by its tiny cases.
 """
 
 import math
@@ -23,8 +23,6 @@ _CPU = torch.device("cpu")
 
 def undrawn(op: Op, case: Case) -> Inputs:
     """Return the inputs of `case` on the CPU; only their sizes and what is small may be read."""
-    if not sizes_suffice(op):
-        return op.inputs(case, _CPU)
     with _Undrawn(_LARGE):
         return op.inputs(case, _CPU)
 

@@ -28,6 +28,7 @@ _SUMMARY = re.compile(
     r"\b(?:average|mean|avg|median)\b\s?(?:\([\w ]{1,20}\))?\s?[:=]", re.IGNORECASE
 )
 _SUMMARY_END = re.compile(rf"\b(?P<rate>{NUMBER}) tok(?:en)?s?/s\b")
+_SUMMARY_CUT = re.compile(r"[:=]\s?[\d.]{0,20}\s?(?:t|to|tok(?:ens?)?/?)?$")
 PLAIN = re.compile(
     r"\b(?:plain|baseline|vanilla|autoregressive|no[ _-]?(?:spec\w*|mtp|eagle\w*|draft\w*)"
     r"|without (?:spec\w*|drafts?|mtp|eagle\w*)|spec\w*(?: "
@@ -119,7 +120,7 @@ class Reader:
     def _summary(self, line: int, text: str) -> None:
         found = _SUMMARY_END.search(text)
         if found is None:
-            if "tok" in text or re.search(r"[:=]\s*[\d.]*\s*$", text):
+            if _SUMMARY_CUT.search(text):
                 self.cut = [*self.cut, line][:10]
             return
         self.summaries = [*self.summaries, (line, float(found["rate"]))][:100]

@@ -28,6 +28,7 @@ from kernels import Outputs, Prepared
 from kernels._forms import Form
 from kernels._splits import sm_count, split_count
 from kernels._target import capability, listed
+from kernels._tiles import Tile
 from kernels.tree_attention import Given, Shape
 from verifyscope.hardware import RESERVED_SHARED_BYTES, SHARED_BYTES_PER_MULTIPROCESSOR
 from verifyscope.records import Mode
@@ -46,25 +47,6 @@ _MOST_KEPT = 96  # registers a thread of the CUDA kernel for sums and loads; 128
 _STAGES, _IN_FLIGHT = 5, 2
 _ELEMENT_BYTES, _SUM_BYTES = 2, 4
 _SCRATCH_BYTES = 3072  # of Triton's reductions between warps, and page ids
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """Rows and keys of a tile, warps, pipeline stages, and the blocks an SM should hold."""
-
-    rows: int
-    keys: int
-    warps: int
-    blocks_per_sm: int
-    stages: int = 1
-
-    @property
-    def registers(self) -> int:
-        """Return what a thread may have so that this many blocks share an SM's 65,536.
-
-        Left alone, ptxas aims at more blocks than shared memory lets in, and spills for them.
-        """
-        return min(255, 65536 // (32 * self.warps * self.blocks_per_sm) // 8 * 8)
 
 
 def tile_for(language: Language, *, rows: int, head_dim: int) -> Tile:

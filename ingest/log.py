@@ -1,38 +1,82 @@
 """A log file as numbered lines: any encoding, any size, no line longer than LONGEST_LINE_BYTES.
 
-What is undecodable becomes the replacement character; colours of a terminal are taken out. The rest
-of an overlong line is dropped, so that memory stays bounded.
+What is undecodable becomes the replacement character; colours of a terminal are taken out. UTF-16
+is known by its byte order mark. The rest of an overlong line is dropped, so that memory stays
+bounded. A carriage return without a newline (a progress bar) ends a line, too, but counts none.
 """
 
+import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 LONGEST_LINE_BYTES = 2**16
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_UTF_16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
     """A file to read: its name without folders, its lines from 1, and what each record carries.
 
-    environment: the id of the environment that imports the file; command: how it was started.
+    stream: the same file as bytes, unpacked, for formats that are not read by line; a format takes
+        one of the two. environment: the id of the environment that imports the file; command: how
+        it was started.
     """
 
     file: str
     lines: Iterator[tuple[int, str]]
     environment: str
     command: str
+    stream: BinaryIO = field(default_factory=io.BytesIO)
 
 
 def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, str]]:
     """Yield each line of `stream` with its number, without its end."""
-    number = 0
-    while data := stream.readline(LONGEST_LINE_BYTES):
-        number += 1
-        rest = data
-        while len(rest) == LONGEST_LINE_BYTES and not rest.endswith(b"\n"):
-            rest = stream.readline(LONGEST_LINE_BYTES)
-        yield number, _COLOUR.sub("", data.decode("utf-8", "replace")).rstrip("\r\n")
+    for number, data in enumerate(_lines(stream), 1):
+        text = data.decode("utf-8", "replace").removeprefix("\ufeff")
+        if "\x1b" in text:
+            text = _COLOUR.sub("", text)
+        text = text.rstrip("\r\n")
+        if "\r" in text:
+            yield from ((number, piece) for piece in text.split("\r") if piece)
+        else:
+            yield number, text
+
+
+def is_utf_16(head: bytes) -> bool:
+    """Say whether a file that begins with `head` has the byte order mark of UTF-16."""
+    return head[:2] in _UTF_16
+
+
+def as_utf_8(head: bytes) -> bytes:
+    """Return the first bytes of a file as UTF-8."""
+    encoding = _UTF_16.get(head[:2])
+    return head[2:].decode(encoding, "replace").encode() if encoding else head
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes]:
+    data = stream.readline(LONGEST_LINE_BYTES)
+    encoding = _UTF_16.get(data[:2])
+    if encoding is not None:
+        yield from _decoded(stream, data[2:], encoding)
+        return
+    while data:
+        yield data
+        while len(data) == LONGEST_LINE_BYTES and not data.endswith(b"\n"):
+            data = stream.readline(LONGEST_LINE_BYTES)
+        data = stream.readline(LONGEST_LINE_BYTES)
+
+
+def _decoded(stream: BinaryIO, first: bytes, encoding: str) -> Iterator[bytes]:
+    """Yield the lines of UTF-16 as UTF-8, in blocks of an even number of bytes."""
+    left, block = "", first + stream.read(len(first) % 2)
+    while block:
+        *whole, left = (left + block.decode(encoding, "replace")).split("\n")
+        yield from (line.encode("utf-8", "replace") for line in whole)
+        left = left[:LONGEST_LINE_BYTES]
+        block = stream.read(LONGEST_LINE_BYTES)
+    if left:
+        yield left.encode("utf-8", "replace")

@@ -1,91 +1,86 @@
-"""Files become records of one run: recognised by content, counted, and told apart from failures.
+"""Files become records of one run: recognised by content, read, compared, told apart from failures.
 
-Every file is read; what cannot be is named. A file of any size needs little memory.
+Every file is read; what cannot be is named. A file of any size needs little memory. What several
+files say together is concluded after the last one.
 """
 
 import contextlib
-import shutil
-import sys
-import tempfile
+import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
+from ingest import printing
+from ingest.facts import Facts
 from ingest.formats import FORMATS, HEAD_BYTES, Format, recognise
-from ingest.log import Log, numbered_lines
+from ingest.log import Log, as_utf_8, is_utf_16, numbered_lines
+from ingest.model_findings import Machine
+from ingest.opening import COMPRESSED, Unpacked, Unreadable, opened
+from ingest.printing import Shown
+from ingest.verdict import conclusions
 from verifyscope import cli, environment, runs
 from verifyscope.errors import Failure, UsageError
-from verifyscope.records import Finding, Measurement
+from verifyscope.privacy import redacted
+from verifyscope.records import Environment, Evidence, Finding, Measurement
 
 PROGRAM = "python -m ingest"
-_SHOWN_FINDINGS = 100
-_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
+_OVERLAP_BYTES = 2**12
+_LONGEST_NAME = 120
 
 
-class _Unreadable(Exception):
-    """A file that holds nothing to import: what it is, and what to give instead."""
-
-
-@dataclass(slots=True)
-class _Seen:
-    """What one file gave: the lines and times of each collective, and the first findings."""
-
-    file: str
-    format: str = ""
-    lines: Counter[tuple[str, str]] = field(default_factory=Counter)
-    times: Counter[tuple[str, str]] = field(default_factory=Counter)
-    corrupt: Counter[tuple[str, str]] = field(default_factory=Counter)
-    findings: list[Finding] = field(default_factory=list)
-    hidden_findings: int = 0
-    last_line: int | None = None
-
-    def add(self, record: Measurement | Finding) -> None:
-        """Count `record`."""
-        if isinstance(record, Finding):
-            if len(self.findings) < _SHOWN_FINDINGS:
-                self.findings.append(record)
-            else:
-                self.hidden_findings += 1
-            return
-        key = (record.op, "?" if record.ranks is None else str(record.ranks))
-        line = record.origin.line if record.origin else None
-        self.lines[key] += line != self.last_line
-        self.last_line = line
-        self.times[key] += record.status == "ok"
-        self.corrupt[key] += record.status == "corrupt"
-
-    def rows(self) -> Iterator[tuple[str, ...]]:
-        """Yield a line for each collective and rank count."""
-        for op, ranks in self.lines:
-            counts = (found[op, ranks] for found in (self.lines, self.times, self.corrupt))
-            yield (self.file, self.format, op, ranks, *map(str, counts))
-
-
-def read_files(paths: Sequence[Path], records: Path | None) -> None:
+def read_files(
+    paths: Sequence[Path],
+    records: Path | None,
+    *,
+    plain_s: float | None = None,
+    machine: Machine | None = None,
+) -> None:
     """Read `paths` into one run and print what was found; `-` is standard input.
 
+    plain_s: a plain step that the user knows; machine: what floors of models are counted for.
     `UsageError` where nothing could be read, `Failure` where a file could not.
     """
     failures: list[str] = []
-    seen: list[_Seen] = []
+    shown: list[Shown] = []
+    facts: list[Facts] = []
+    here = environment.current()
     with contextlib.ExitStack() as stack:
         sink = _Sink(records, stack)
-        for path in paths:
-            found = _Seen(path.name if str(path) != "-" else "stdin")
+        for path, name in zip(paths, _names(paths), strict=True):
+            found = Shown(name)
             try:
-                for record in _records(path, found):
-                    sink.append(record)
-                    found.add(record)
-            except _Unreadable as error:
+                for record in _records(path, found, here):
+                    if isinstance(record, Facts):
+                        facts.append(record)
+                    else:
+                        sink.append(record)
+                        found.add(record)
+            except Unreadable as error:
                 failures.append(str(error))
             else:
-                seen.append(found)
-        _print(seen)
+                shown.append(found)
+        concluded = conclusions(facts, plain_s=plain_s, machine=machine)
+        for one in concluded:
+            sink.append(one.finding(environment=here.id, command=here.command))
+    if shown:
+        printing.report(shown, concluded)
     if sink.run is not None:
         cli.note(f"records: {sink.run.path}")
     _end(failures, len(paths))
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Return what each file is called in records: its name, numbered where two are alike."""
+    plain = [path.name if str(path) != "-" else "stdin" for path in paths]
+    seen: Counter[str] = Counter()
+    names = []
+    for name in plain:
+        seen[name] += 1
+        number = f" ({seen[name]})" if plain.count(name) > 1 else ""
+        names.append(redacted(name, relative_paths=True)[:_LONGEST_NAME] + number)
+    return names
 
 
 def _end(failures: list[str], files: int) -> None:
@@ -94,7 +89,7 @@ def _end(failures: list[str], files: int) -> None:
         raise UsageError(failures[0])
     for failure in failures:
         cli.note(f"{PROGRAM}: {failure}")
-    if len(failures) == files:
+    if failures and len(failures) == files:
         raise UsageError(f"none of {files} files could be read")
     if failures:
         raise Failure(f"{len(failures)} of {files} files could not be read; the others are")
@@ -106,7 +101,7 @@ class _Sink:
 
     path: Path | None
     stack: contextlib.ExitStack
-    run: runs.Run | None = None
+    run: runs.Run | None = field(default=None)
 
     def append(self, record: Measurement | Finding) -> None:
         """Write `record` now."""
@@ -115,81 +110,80 @@ class _Sink:
         self.run.append(record)
 
 
-def _records(path: Path, found: _Seen) -> Iterator[Measurement | Finding]:
-    """Yield the records of a file; `_Unreadable` says in a line why there are none."""
-    here = environment.current()
-    with _opened(path) as stream:
-        known = _format(path, stream.read(HEAD_BYTES))
-        stream.seek(0)
-        found.format = known.name
-        log = Log(
-            file=found.file,
-            lines=numbered_lines(stream),
-            environment=here.id,
-            command=here.command,
-        )
+def _records(
+    path: Path, found: Shown, here: Environment
+) -> Iterator[Measurement | Finding | Facts]:
+    """Yield what a file says; `Unreadable` tells in a line why it says nothing."""
+    with opened(path) as (stream, unpacked):
+        known = _formats(path, stream, unpacked)
+        found.format = "+".join(one.name for one in known)
         empty = True
-        for record in known.read(log):
-            empty = False
-            yield record
-    if empty:
-        raise _Unreadable(f"{path}: {known.nothing}")
+        for one in known:
+            stream.seek(0)
+            log = Log(
+                file=found.file,
+                lines=numbered_lines(stream),
+                environment=here.id,
+                command=here.command,
+                stream=stream,
+            )
+            for record in one.read(log):
+                empty = False
+                yield record
+        if empty:
+            raise Unreadable(f"{path}: {known[-1].nothing}")
+        for cut in _cut(stream, unpacked, text=not known[0].document):
+            evidence = (Evidence(found.file, None, cut),)
+            yield Finding(
+                name="file-cut",
+                sentence=f"{found.file}: {cut}; what is read is read up to there",
+                evidence=evidence,
+                next_action="give the file whole",
+                confidence="likely",
+                environment=here.id,
+                command=here.command,
+            )
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open the file; what comes through a pipe is put on disk, to be read from the start again."""
-    with contextlib.ExitStack() as stack:
-        if str(path) == "-":
-            file: BinaryIO = sys.stdin.buffer
-        else:
-            try:
-                file = stack.enter_context(path.open("rb"))
-            except IsADirectoryError:
-                raise _Unreadable(f"{path} is a folder; name the files in it") from None
-            except OSError as error:
-                reason = (error.strerror or "cannot be opened").lower()
-                raise _Unreadable(f"{path}: {reason}; give a log that this user can read") from None
-        if str(path) == "-" or not file.seekable():
-            spool = stack.enter_context(tempfile.TemporaryFile())
-            shutil.copyfileobj(file, spool)
-            spool.seek(0)
-            file = cast("BinaryIO", spool)
-        yield file
+def _cut(stream: BinaryIO, unpacked: Unpacked | None, *, text: bool) -> Iterator[str]:
+    """Yield the signs that a file ends early."""
+    if unpacked is not None and unpacked.broken:
+        yield f"the gzip file is not whole: {unpacked.broken}"
+    elif unpacked is None and text and stream.seek(0, io.SEEK_END) > 0:
+        stream.seek(-1, io.SEEK_END)
+        if stream.read(1) not in (b"\n", b"\r", b"\0"):
+            yield "no newline ends its last line, which may be cut"
 
 
-def _format(path: Path, head: bytes) -> Format:
+def _formats(path: Path, stream: BinaryIO, unpacked: Unpacked | None) -> tuple[Format, ...]:
+    """Return the formats of a file; `Unreadable` if there is none."""
+    head = stream.read(HEAD_BYTES)
+    if not head and unpacked is not None and unpacked.broken:
+        raise Unreadable(f"{path} is no whole gzip file: {unpacked.broken}; give it whole")
     if not head:
-        raise _Unreadable(f"{path} is empty; give the output of a run")
-    if head.startswith(_COMPRESSED):
-        raise _Unreadable(f"{path} is compressed; unpack it first")
-    if b"\0" in head:
-        raise _Unreadable(f"{path} is binary, not a log; give the text that the tool printed")
-    if head.startswith(b'{"type":'):
-        raise _Unreadable(f"{path} holds records already; python -m reports.build reads it")
-    known = recognise(head)
-    if known is None:
-        names = ", ".join(known.name for known in FORMATS)
-        raise _Unreadable(f"{path}: no format that is known here; known: {names}")
+        raise Unreadable(f"{path} is empty; give the output of a run")
+    if head.startswith(COMPRESSED):
+        raise Unreadable(f"{path} is compressed; unpack it first")
+    if head.startswith(b'{"type":') and b'"schema":' in head[:64]:
+        raise Unreadable(f"{path} holds records already; python -m reports.build reads it")
+    known = recognise(as_utf_8(head))
+    if not any(one.document for one in known):
+        known = (*known, *_elsewhere(stream, known, head))
+    binary = b"\0" in head and not is_utf_16(head)
+    if binary and not any(one.document or one.anywhere for one in known):
+        raise Unreadable(f"{path} is binary, not a log; give the text that the tool printed")
+    if not known:
+        names = ", ".join(one.name for one in FORMATS)
+        raise Unreadable(f"{path}: no format that is known here; known: {names}")
     return known
 
 
-def _print(seen: list[_Seen]) -> None:
-    header = ("file", "format", "collective", "ranks", "rows", "times", "corrupt")
-    cli.print_rows([row for found in seen for row in found.rows()], header)
-    findings = [
-        (_place(found.file, finding), finding.name, finding.sentence)
-        for found in seen
-        for finding in found.findings
-    ]
-    if findings:
-        print()
-        cli.print_rows(findings, ("where", "finding", "what it says"))
-    for found in seen:
-        if found.hidden_findings:
-            cli.note(f"{found.file}: {found.hidden_findings} more findings are in the records")
-
-
-def _place(file: str, finding: Finding) -> str:
-    line = finding.evidence[0].at if finding.evidence else None
-    return file if line is None else f"{file}:{line}"
+def _elsewhere(stream: BinaryIO, known: Sequence[Format], head: bytes) -> Iterator[Format]:
+    """Yield the formats whose signs stand behind the first bytes of a file."""
+    wanted = [one for one in FORMATS if one.anywhere and one not in known]
+    before, part = head[-_OVERLAP_BYTES:], stream.read(HEAD_BYTES) if wanted else b""
+    while part and wanted:
+        for one in [one for one in wanted if one.recognises(before + part)]:
+            wanted.remove(one)
+            yield one
+        before, part = part[-_OVERLAP_BYTES:], stream.read(HEAD_BYTES)

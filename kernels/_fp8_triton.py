@@ -25,3 +25,14 @@ def widen(bits, dtype: tl.constexpr):
     if dtype == tl.float16:
         return half
     return narrow(half.to(tl.float32), dtype)
+
+
+@triton.jit
+def widen_pairs(pairs, dtype: tl.constexpr):
+    """Return the lower and the upper number of each int16, as `widen` does.
+
+    Two numbers of 8 bits are loaded and laid out as one of 16. A tile that is used in two products
+    stays one tile then: as bytes Triton would load it once for each.
+    """
+    bits = pairs.to(tl.uint16, bitcast=True)
+    return widen(bits & 0xFF, dtype), widen(bits >> 8, dtype)

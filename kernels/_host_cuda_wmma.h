@@ -2,10 +2,11 @@
 //
 // A kernel gets this file for its `#include <mma.h>`. What CUDA leaves undefined is a fault here:
 // a lane that takes no part or gives other arguments, an address that is no multiple of 32 bytes,
-// a leading dimension that is none of 16 bytes, shared memory left or raced on. CUDA does not say
-// which lane holds which element; here that changes with the thread order, so that a kernel that
-// relies on it leaves other bytes. Products are exact; each sum is rounded to float, by rising k,
-// where a GPU may keep other bits and add in another order.
+// a leading dimension that is none of 16 bytes or below 16 (the least stride of PTX's wmma.load),
+// shared memory left or raced on. CUDA does not say which lane holds which element; here that
+// changes with the thread order, so that a kernel that relies on it leaves other bytes. Products
+// are exact; each sum is rounded to float, by rising k, where a GPU may keep other bits and add in
+// another order.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -78,9 +79,9 @@ void transfer(const char* what, int line, const void* const* given) {
   }
   if (const unsigned past = reinterpret_cast<uintptr_t>(first.memory) % 32)
     fail_here(line, "%s at an address %u bytes past a multiple of 32", what, past);
-  if (first.ldm * sizeof(T) % 16)
-    fail_here(line, "%s with a leading dimension of %u: give a multiple of %zu", what, first.ldm,
-              16 / sizeof(T));
+  if (first.ldm * sizeof(T) % 16 || first.ldm < tile)
+    fail_here(line, "%s with a leading dimension of %u: give a multiple of %zu, at least %d", what,
+              first.ldm, 16 / sizeof(T), tile);
   T* const memory = static_cast<T*>(first.memory);
   for (int n = 0; n < tile; n++)
     touch_by_warp(what, line, memory + size_t(n) * first.ldm, tile * sizeof(T), first.origin,
@@ -164,8 +165,8 @@ enum layout_t { mem_row_major, mem_col_major };
 template <class Use, int m, int n, int k, class T, class Layout = void>
 class fragment;  // what is not defined here is not there, or is not in CUDA
 
-#define HOST_CUDA_FRAGMENT(use, T, layout, size, kind)            \
-  template <>                                                     \
+#define HOST_CUDA_FRAGMENT(use, T, layout, size, kind) \
+  template <>                                          \
   class fragment<use, 16, 16, 16, T, layout> : public host_cuda::Fragment<T, size, kind> {};
 // As on a GPU, a __half of a factor is held twice.
 HOST_CUDA_FRAGMENT(matrix_a, __half, row_major, 16, 0)

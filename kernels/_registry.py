@@ -80,6 +80,19 @@ class Tolerance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A part of planning that an engine repeats for each step: index lists, a mask, a plan.
+
+    `run` can be repeated and changes nothing but what it plans. within: the stage whose `run` does
+    this one's work as well; it is timed alone, and is no part of the whole a second time.
+    """
+
+    name: str
+    run: Callable[[], object]
+    within: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """An implementation ready to run: planned, packed and allocated, none of which is timed.
 
@@ -88,16 +101,26 @@ class Prepared:
     convert: makes the op's outputs of what `call` returned, where a library gives them in another
         form (an LSE to base 2). It is no part of the computation and is not timed; it changes
         nothing in place.
+    stages: what of the planning an engine repeats for each step, in its order, from lengths that it
+        knows on the host. It is timed in rows of its own. Empty: nothing; what is allocated,
+        compiled or packed once is no stage.
     """
 
     call: Callable[[], Outputs]
     facts: Mapping[str, str] = field(default_factory=dict)
     launches: int | None = None
     convert: Callable[[Outputs], Outputs] = lambda outputs: outputs
+    stages: tuple[Stage, ...] = ()
 
     def outputs(self) -> Outputs:
         """Compute once and return the op's outputs."""
         return self.convert(self.call())
+
+    def replan(self) -> None:
+        """Plan again, as an engine does for each step."""
+        for stage in self.stages:
+            if stage.within is None:
+                stage.run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +152,6 @@ class Implementation:
     """One way to compute an op, and the facts that decide where it can run.
 
     prepare: inputs -> `Prepared`; each call of that computes once and returns the outputs.
-    plans: whether `prepare` does work of its own, which is then a row of its own.
     declares: instruction classes ("tensor_core", "wide_load") that the compile gate must find.
     omits: outputs of the reference that it does not compute (a library that returns no LSE).
     mode: the form of the computation, where the op has several; None: the case's.
@@ -140,7 +162,6 @@ class Implementation:
     op: Op
     name: str
     prepare: Callable[[Inputs], Prepared]
-    plans: bool = False
     kind: Kind = "own"
     needs: Needs = Needs()
     declares: tuple[str, ...] = ()
@@ -244,7 +265,7 @@ class Op:
             def prepare(inputs: Inputs) -> Prepared:
                 return plan(**inputs)
 
-            self._add(Implementation(op=self, name=name, prepare=prepare, plans=True, **traits))
+            self._add(Implementation(op=self, name=name, prepare=prepare, **traits))
             return plan
 
         return add

@@ -27,9 +27,9 @@ from typing import Any
 
 import torch
 
-from kernels import Case, Cost, Inputs, Op, Outputs, Prepared, Tolerance, _paged
+from kernels import Case, Cost, Inputs, Op, Outputs, Prepared, Stage, Tolerance, _paged
 from kernels._forms import FORMS, Form, form_of
-from kernels._gathered import gather, pack, unpack
+from kernels._gathered import Gathered, gather, pack, unpack
 from kernels._tree_attention_cases import (
     gate_cases,
     long_gate_cases,
@@ -257,13 +257,17 @@ def torch_attention(**inputs: Any) -> Prepared:
     """
     given = Given(**inputs)
     shape = given.shape
-    plan = gather(
-        page_table=given.page_table,
-        prefix_lens=given.prefix_lens,
-        mask_words=given.mask_words,
-        page_size=shape.page_size,
-        group=shape.group,
-    )
+
+    def index() -> Gathered:
+        return gather(
+            page_table=given.page_table,
+            prefix_lens=given.prefix_lens,
+            mask_words=given.mask_words,
+            page_size=shape.page_size,
+            group=shape.group,
+        )
+
+    plan = index()
     hidden = ~plan.visible[:, None]  # [batch, 1, rows, keys]
 
     def call() -> Outputs:
@@ -278,4 +282,4 @@ def torch_attention(**inputs: Any) -> Prepared:
         out = unpack(weight @ values * given.v_scale, tokens=shape.tokens)
         return {"out": out.to(given.q.dtype), "lse": unpack(lse, tokens=shape.tokens)}
 
-    return Prepared(call=call)
+    return Prepared(call=call, stages=(Stage(name="indices", run=index),))

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from kernels import Outputs, Prepared
-from kernels._gathered import gather, pack, unpack
+from kernels import Outputs, Prepared, Stage
+from kernels._gathered import Gathered, gather, pack, unpack
 from kernels.tree_attention import OP, Given
 
 
@@ -23,15 +23,23 @@ def sdpa_attention(**inputs: Any) -> Prepared:
     """Plan the gather and the mask for these lengths; a call copies the keys and attends."""
     given = Given(**inputs)
     shape, dtype = given.shape, given.q.dtype
-    plan = gather(
-        page_table=given.page_table,
-        prefix_lens=given.prefix_lens,
-        mask_words=given.mask_words,
-        page_size=shape.page_size,
-        group=shape.group,
-    )
-    mask = torch.zeros_like(plan.visible, dtype=dtype)
-    mask = mask.masked_fill_(~plan.visible, float("-inf"))[:, None]  # [batch, 1, rows, keys]
+
+    def index() -> Gathered:
+        return gather(
+            page_table=given.page_table,
+            prefix_lens=given.prefix_lens,
+            mask_words=given.mask_words,
+            page_size=shape.page_size,
+            group=shape.group,
+        )
+
+    plan = index()
+
+    def fill() -> torch.Tensor:
+        mask = torch.zeros_like(plan.visible, dtype=dtype)
+        return mask.masked_fill_(~plan.visible, float("-inf"))[:, None]  # [batch, 1, rows, keys]
+
+    mask = fill()
 
     def call() -> Outputs:
         rows = torch.nn.functional.scaled_dot_product_attention(
@@ -45,4 +53,6 @@ def sdpa_attention(**inputs: Any) -> Prepared:
             rows = rows * given.v_scale
         return {"out": unpack(rows, tokens=shape.tokens)}
 
-    return Prepared(call=call)
+    return Prepared(
+        call=call, stages=(Stage(name="indices", run=index), Stage(name="mask", run=fill))
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingest import __main__ as command
-from ingest import formats, nccl_findings, nccl_records, nccl_tests
+from ingest import formats, nccl_findings, nccl_log_records, nccl_records, nccl_tests
 from ingest.log import LONGEST_LINE_BYTES, Log, numbered_lines
 from ingest.nccl_tests import Table
 from verifyscope import cli
@@ -150,7 +150,10 @@ def test_a_failed_test_and_a_shared_gpu_are_findings_with_their_line() -> None:
 
 
 def test_warnings_lose_addresses_and_folders() -> None:
-    warning = findings("nccl_tagged.txt")["nccl-warnings"].evidence[0]
+    with (DATA / "nccl_tagged.txt").open("rb") as file:
+        log = Log(file="a", lines=numbered_lines(file), environment="here", command="test")
+        known = {found.name: found for found in nccl_log_records.read(log)}
+    warning = known["nccl-warnings"].evidence[0]
     assert warning.at == 9
     assert "Connection closed by remote peer" in warning.value
     assert "192.0.2.7" not in warning.value
@@ -210,6 +213,11 @@ def test_a_truncated_table_keeps_its_rows_and_says_that_it_breaks_off() -> None:
     assert names == ["torn-rows", "table-breaks-off"]
 
 
+def test_the_root_of_a_cut_row_is_no_time() -> None:
+    (table,) = tables("       16384          8192  bfloat16     sum      -1    30.00    0.55    0")
+    assert (table.rows, table.torn) == ((), (1,))
+
+
 def test_missing_rows_show_in_the_average() -> None:
     text = line(8) + line(16, bus=3.0) + "# Avg bus bandwidth    : 1.0\n"
     (found,) = nccl_findings.suspicions(tables(text)[0], [])
@@ -252,11 +260,11 @@ def test_library_numbers_are_versions(code: int, version: str) -> None:
 
 def test_every_format_is_told_by_content() -> None:
     for path in DATA.glob("nccl*.txt"):
-        known = formats.recognise(path.read_bytes())
-        assert known is not None
-        assert known.name == "nccl-tests"
-    assert formats.recognise(b"size,count,type\n8,2,float\n") is None
-    assert formats.recognise(b"# my notes\nabout NCCL and all_reduce_perf\n") is None
+        data = path.read_bytes()
+        logged = ["nccl-log"] if b" NCCL INFO " in data or b" NCCL WARN " in data else []
+        assert [known.name for known in formats.recognise(data)] == ["nccl-tests", *logged]
+    assert formats.recognise(b"size,count,type\n8,2,float\n") == ()
+    assert formats.recognise(b"# my notes\nabout NCCL and all_reduce_perf\n") == ()
 
 
 # The command line.
@@ -268,9 +276,9 @@ def test_the_command_writes_records_and_says_what_it_read(
     out = tmp_path / "new" / "records.jsonl"
     assert ingest(str(DATA / "nccl_new.txt"), "--records", str(out)) == 0
     printed = capsys.readouterr()
-    assert printed.out.splitlines()[:2] == [
-        "nccl_new.txt\tnccl-tests\tall_reduce\t4\t4\t7\t1",
-        "nccl_new.txt\tnccl-tests\tall_to_all\t2\t2\t4\t0",
+    assert printed.out.splitlines()[2:4] == [
+        "nccl_new.txt\tnccl-tests+nccl-log\tall_reduce\t4\t4\t7\t1",
+        "nccl_new.txt\tnccl-tests+nccl-log\tall_to_all\t2\t2\t4\t0",
     ]
     assert "nccl_new.txt:20\tnon-monotone\t" in printed.out
     assert str(out) in printed.err
@@ -288,10 +296,11 @@ def unreadable(folder: Path) -> Iterator[tuple[Path, str]]:
     for name, content, words in (
         ("empty.txt", b"", "is empty"),
         ("binary.txt", b"# nThread 1 nGpus 1 \0\1\2", "is binary"),
-        ("packed.txt", b"\x1f\x8b\x08 nThread", "is compressed"),
-        ("records.jsonl", b'{"type":"environment"}\n', "holds records already"),
+        ("packed.txt", b"BZh9 nThread", "is compressed"),
+        ("broken.txt", b"\x1f\x8b\x08 nThread", "is no whole gzip file"),
+        ("records.jsonl", b'{"type":"environment","schema":1}\n', "holds records already"),
         ("other.txt", b"hello\nworld\n", "no format that is known here; known: nccl-tests"),
-        ("log.txt", (DATA / "nccl_log_only.txt").read_bytes(), "without a table of times"),
+        ("log.txt", b"NCCL version 2.29.7+cuda12.9\n", "without a table of times"),
     ):
         (folder / name).write_bytes(content)
         yield folder / name, words

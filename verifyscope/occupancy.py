@@ -37,7 +37,7 @@ class Occupancy:
     """Blocks that a multiprocessor holds, their share of its warps, and what runs out first.
 
     No block at all means that the kernel cannot be launched. Of several that run out together,
-    `limited_by` is the first of registers, shared, warps, blocks.
+    `limited_by` is the first of warps, blocks, shared, registers.
     """
 
     blocks: int
@@ -56,10 +56,10 @@ def occupancy(*, capability: int, registers: int, shared_bytes: int, threads: in
     warps = -(-threads // _WARP)
     most_warps = WARPS_PER_MULTIPROCESSOR[capability]
     limits: dict[Limit, int] = {
-        "registers": _by_registers(registers, warps=warps),
-        "shared": _by_shared(shared_bytes, capability=capability),
         "warps": most_warps // warps,
         "blocks": BLOCKS_PER_MULTIPROCESSOR[capability],
+        "shared": _by_shared(shared_bytes, capability=capability),
+        "registers": _by_registers(registers, warps=warps),
     }
     limited_by = min(limits, key=lambda name: limits[name])
     blocks = limits[limited_by]

@@ -1,7 +1,9 @@
 """The one list of the parts that a verify pass is made of, and of the classes they fall into.
 
 Stub, suites, ingest, budget and report name parts from here. `IDLE` and `UNEXPLAINED` are what
-remains after the classes are added up; they are not classes.
+remains after the classes are added up; they are not classes. `cycle`, `forward`, `draft`, `host`
+and `generation` are wholes that a log times (a cycle, a pass of the target, of the drafter, what
+the host does, a token): they hold the other parts and are never added to them.
 """
 
 from collections.abc import Mapping
@@ -49,6 +51,11 @@ PARTS: Mapping[str, Class] = MappingProxyType(
         "sampling": "sampling",
         "metadata": "metadata",
         "copy": "copy",
+        "cycle": "other_known",
+        "forward": "other_known",
+        "draft": "other_known",
+        "host": "other_known",
+        "generation": "other_known",
         "empty_kernel": "other_known",
         "memory_ceiling": "other_known",
         "matrix_ceiling": "other_known",

@@ -1,0 +1,148 @@
+"""Two files side by side: did the one setting they differ in change anything, and what does not
+shard?
+
+Times of both are compared by `stats.compare` on their windows or printed means; under three on a
+side nothing is concluded. A difference counts as named only where exactly one setting differs.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+from ingest.conclusions import Conclusion, Seen, ms
+from ingest.facts import Facts, Setting, Steps
+from ingest.named_settings import difference, whole
+from ingest.number import short
+from verifyscope import stats
+
+LEAST_SAMPLES = 3
+FIXED_FROM = 0.5
+
+
+def conclusions(all_facts: Sequence[Facts]) -> Iterator[Conclusion]:
+    """Yield what every pair of files says."""
+    for old, new in combinations(all_facts, 2):
+        differs = difference(old.settings, new.settings)
+        for what, a, b in _comparable(old, new):
+            yield from _effect(what, (old, a), (new, b), differs=differs)
+        yield from _fixed_cost(old, new)
+
+
+def _comparable(
+    old: Facts, new: Facts
+) -> Iterator[tuple[str, tuple[int, Sequence[float]], tuple[int, Sequence[float]]]]:
+    """Yield what both files time: the verify of a table, else cycles at the same load."""
+    first = {one.label: one for one in old.components if one.role == "forward"}
+    for one in new.components:
+        if one.label in first:
+            known = first[one.label]
+            yield one.label, (known.line, known.seconds), (one.line, one.seconds)
+    if first:
+        return
+    by_load = {(one.mode, one.running): one for one in old.steps}
+    for steps in new.steps:
+        same = by_load.get((steps.mode, steps.running))
+        if same is not None:
+            what = f"the {'cycle' if steps.mode == 'verify' else 'step'} at {steps.running} running"
+            yield what, (same.line, same.seconds), (steps.line, steps.seconds)
+
+
+def _effect(
+    what: str,
+    old: tuple[Facts, tuple[int, Sequence[float]]],
+    new: tuple[Facts, tuple[int, Sequence[float]]],
+    *,
+    differs: Mapping[str, tuple[str, str]],
+) -> Iterator[Conclusion]:
+    (old_facts, (old_line, before)), (new_facts, (new_line, after)) = old, new
+    if min(len(before), len(after)) < LEAST_SAMPLES or len(differs) > 1:
+        return
+    compared = stats.compare(after, before)
+    a, b = stats.summarise(before).median, stats.summarise(after).median
+    seen = [
+        Seen(old_facts.file, old_line, f"{what} {ms(a, digits=4)}"),
+        Seen(new_facts.file, new_line, f"{what} {ms(b, digits=4)}"),
+    ]
+    times = f"{what} takes {ms(a, digits=4)} and {ms(b, digits=4)}"
+    interval = f"{compared.ratio:.3f} x, {compared.low:.3f} to {compared.high:.3f}"
+    if not differs:
+        if compared.verdict in ("faster", "slower"):
+            yield Conclusion(
+                name="unexplained-difference",
+                sentence=f"{times} ({interval}) in {old_facts.file} and {new_facts.file} under "
+                f"the same "
+                f"named settings: what changed is in neither file",
+                seen=tuple(seen),
+                next_action="keep the environment of every run (python -m verifyscope) and give "
+                "logs that "
+                "begin at the start of the server",
+                worth_s=abs(b - a),
+            )
+        return
+    ((name, (one, other)),) = differs.items()
+    seen += _where(name, (old_facts, old_facts.settings), (new_facts, new_facts.settings))
+    if compared.verdict == "same":
+        yield Conclusion(
+            name="setting-without-effect",
+            sentence=f"{name} ({one} and {other}) changed nothing: {times} ({interval})",
+            seen=tuple(seen),
+            next_action="see in a trace whether it reached the kernels: the same kernel names "
+            "mean that it "
+            "did not, other names that it does not matter",
+        )
+    elif compared.verdict in ("faster", "slower"):
+        yield Conclusion(
+            name="setting-with-effect",
+            sentence=f"{name} ({one} and {other}) changed it: {times} ({interval})",
+            seen=tuple(seen),
+            worth_s=abs(b - a),
+        )
+
+
+def _where(name: str, *files: tuple[Facts, Mapping[str, Setting]]) -> list[Seen]:
+    return [
+        Seen(facts.file, found[name].line, f"{name}={found[name].value}")
+        for facts, found in files
+        if name in found
+    ]
+
+
+def _fixed_cost(old: Facts, new: Facts) -> Iterator[Conclusion]:
+    """Split a cycle at two degrees of tensor parallelism into what shards and what does not.
+
+    t(tp) = fixed + sharded / tp from two points; all-reduces, which grow with tp, are in `fixed`.
+    """
+    small, large = sorted((old, new), key=lambda facts: _tp(facts) or 0)
+    a, b = _tp(small), _tp(large)
+    if a is None or b is None or a == b:
+        return
+    for fewer in small.steps:
+        more = next((one for one in large.steps if _load(one) == _load(fewer)), None)
+        if more is None or fewer.mode != "verify":
+            continue
+        sharded = (fewer.cycle_s - more.cycle_s) / (1 / a - 1 / b)
+        fixed = more.cycle_s - sharded / b
+        if fixed < FIXED_FROM * more.cycle_s:
+            continue
+        yield Conclusion(
+            name="fixed-cost-not-sharded",
+            sentence=f"from {a} to {b} GPUs the cycle at {more.running} running goes from "
+            f"{ms(fewer.cycle_s)} to {ms(more.cycle_s)}: {ms(min(fixed, more.cycle_s))} of it "
+            f"({short(min(fixed / more.cycle_s, 1) * 100)} %) do not shrink with more GPUs",
+            seen=(
+                Seen(small.file, fewer.line, f"tp {a}: {ms(fewer.cycle_s)}"),
+                Seen(large.file, more.line, f"tp {b}: {ms(more.cycle_s)}"),
+            ),
+            next_action="look at what every rank does whole: sampling over the full vocabulary, "
+            "metadata, "
+            "the drafter, all-reduces, the host",
+            worth_s=min(fixed, more.cycle_s),
+            confidence="likely",
+        )
+
+
+def _tp(facts: Facts) -> int | None:
+    return whole(facts.settings, "tp_size", "tensor_parallel_size")
+
+
+def _load(steps: Steps) -> tuple[str, int | None]:
+    return steps.mode, steps.running

@@ -1,0 +1,126 @@
+"""What `python -m ingest` prints: the verdict in one line, the times, then every finding.
+
+A terminal gets aligned tables, anything else tab-separated rows.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ingest.conclusions import Conclusion
+from ingest.formats import FORMATS
+from ingest.verdict import verdict
+from verifyscope import cli, units
+from verifyscope.parts import class_of
+from verifyscope.records import Finding, Measurement
+
+MOST_SHOWN = 100
+_COLLECTIVES = ("all_reduce", "other_collective")
+
+
+@dataclass(slots=True)
+class Shown:
+    """What one file gave: the lines and times of each collective, other times, first findings."""
+
+    file: str
+    format: str = ""
+    lines: Counter[tuple[str, str]] = field(default_factory=Counter)
+    times: Counter[tuple[str, str]] = field(default_factory=Counter)
+    corrupt: Counter[tuple[str, str]] = field(default_factory=Counter)
+    others: list[Measurement] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    hidden_findings: int = 0
+    hidden_times: int = 0
+    last_line: int | None = None
+
+    def add(self, record: Measurement | Finding) -> None:
+        """Count `record`."""
+        if isinstance(record, Finding):
+            if len(self.findings) < MOST_SHOWN:
+                self.findings.append(record)
+            else:
+                self.hidden_findings += 1
+        elif is_collective(record):
+            key = (record.op, "?" if record.ranks is None else str(record.ranks))
+            line = record.origin.line if record.origin else None
+            self.lines[key] += line != self.last_line
+            self.last_line = line
+            self.times[key] += record.status == "ok"
+            self.corrupt[key] += record.status == "corrupt"
+        elif len(self.others) < MOST_SHOWN:
+            self.others.append(record)
+        else:
+            self.hidden_times += 1
+
+    def collectives(self) -> Iterator[tuple[str, ...]]:
+        """Yield a line for each collective and rank count."""
+        for op, ranks in self.lines:
+            counts = (found[op, ranks] for found in (self.lines, self.times, self.corrupt))
+            yield (self.file, self.format, op, ranks, *map(str, counts))
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield a line for each other time."""
+        for one in self.others:
+            time = one.reason or "" if one.median_s is None else units.seconds(one.median_s)
+            count = "" if one.count is None else f"{one.count:,}"
+            flags = ", ".join(one.flags)
+            by = one.implementation
+            yield (self.file, one.op, by, one.case, time, _interval(one), count, flags)
+
+
+def report(shown: Sequence[Shown], concluded: Sequence[Conclusion]) -> None:
+    """Print what was read: verdict, times, findings."""
+    findings = [finding for found in shown for finding in found.findings]
+    print(verdict(concluded, findings, [one for found in shown for one in found.others]))
+    collectives = [row for found in shown for row in found.collectives()]
+    _table(collectives, ("file", "format", "collective", "ranks", "rows", "times", "corrupt"))
+    times = [row for found in shown for row in found.rows()]
+    _table(times, ("file", "what", "by", "case", "median", "interval", "count", "flags"))
+    said = [(_place(one), one.name, one.sentence, one.next_action or "") for one in concluded]
+    said += [
+        (_where(found.file, finding), finding.name, finding.sentence, finding.next_action or "")
+        for found in shown
+        for finding in found.findings
+    ]
+    _table(said, ("where", "finding", "what it says", "what to do"))
+    for found in shown:
+        if found.hidden_times or found.hidden_findings:
+            cli.note(
+                f"{found.file}: {found.hidden_times} more times and {found.hidden_findings} more "
+                f"findings are in the records"
+            )
+
+
+def formats() -> None:
+    """Print every format with an example line of each of its grammars."""
+    rows = [(known.name, line) for known in FORMATS for line in known.example]
+    cli.print_rows(rows, ("format", "a line of it"))
+
+
+def is_collective(measured: Measurement) -> bool:
+    """Say whether several ranks took part."""
+    return "in_place" in measured.dims or class_of(measured.part) in _COLLECTIVES
+
+
+def _table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> None:
+    if rows:
+        print()
+        cli.print_rows(rows, header)
+
+
+def _interval(one: Measurement) -> str:
+    if one.low_s is None or one.high_s is None:
+        return ""
+    return f"{units.seconds(one.low_s)} to {units.seconds(one.high_s)}"
+
+
+def _place(conclusion: Conclusion) -> str:
+    first = next(iter(conclusion.seen), None)
+    if first is None:
+        return ""
+    return first.file if first.line is None else f"{first.file}:{first.line}"
+
+
+def _where(file: str, finding: Finding) -> str:
+    line = finding.evidence[0].at if finding.evidence else None
+    return file if line is None else f"{file}:{line}"

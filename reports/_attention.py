@@ -233,7 +233,7 @@ def beside_table(attention: Attention, found: Collected) -> str:
             quickest, slowest = timed[0], timed[-1]
             name, where = _who(quickest, found)
             mark = _marked(quickest)
-            times = (_text.duration(quickest.median_s), _text.duration(slowest.median_s))
+            times = (_time(quickest), _time(slowest))
             cells = (f"{len(timed):,}", *map(mark, times), code(slowest.case))
             lines.append((name, code(op.name), where, *cells))
     lines = [(op, name, *cells) for name, op, *cells in _merged(lines)]
@@ -332,6 +332,14 @@ def _marked(one: Measurement) -> Callable[[str], str]:
     if one.source != "predicted":
         return str
     return lambda cell: cell if cell == NOT_KNOWN else f"*{cell}*"
+
+
+def _time(one: Measurement) -> str:
+    """Return a time; of a prediction that knows no node's time, the launches that come on top."""
+    time, nodes = _text.duration(one.median_s), one.method.get("nodes")
+    if one.source != "predicted" or "node_s" in one.method or not isinstance(nodes, int):
+        return time
+    return f"{time} + {nodes} launch{'' if nodes == 1 else 'es'}"
 
 
 def _signed(seconds: float | None) -> str:

@@ -306,6 +306,7 @@ class AttentionView:
     beside: str
     compiled: str
     ops: list[OpView]
+    beside_ops: list[OpView]
     missing: str
     has_predicted: bool
 
@@ -321,6 +322,10 @@ def _attention_view(
     verdicts = [line for op in attention.all_ops for line in _attention.verdicts(op)]
     verdicts += _attention.predicted_verdicts(attention)
     missing = _attention.missing(attention)
+
+    def view(op: _kernels.Op) -> OpView:
+        return _op_view(op, curves[op.name], found=found, folder=folder, in_attention=True)
+
     return AttentionView(
         is_there=attention.is_there,
         verdicts=bullets(verdicts) if verdicts else "",
@@ -328,10 +333,8 @@ def _attention_view(
         forms=_folded({name: _attention.forms(attention, name, found) for name in names}),
         beside=_attention.beside_table(attention, found),
         compiled=_compiled.compiled_table(attention.builds) if attention.builds else "",
-        ops=[
-            _op_view(op, curves[op.name], found=found, folder=folder, in_attention=True)
-            for op in attention.all_ops
-        ],
+        ops=[view(op) for op in attention.ops],
+        beside_ops=[view(op) for op in attention.beside],
         missing=bullets(missing) if missing and attention.is_there else "",
         has_predicted=bool(attention.predicted),
     )

@@ -69,6 +69,10 @@ def guessed(
     return kernel(name, us, **(fields | more))
 
 
+def _two_forms(rows: int) -> tuple[tuple[str, Mode, int], ...]:
+    return (("", "verify", 1), ("_decode", "decode", rows))
+
+
 def test_the_t_axis_has_base_slope_floor_and_growth_over_the_roofline(page: Page) -> None:
     # time = 20 + 2 T; the roof grows from 20 to 24 us, and two nodes of 1.5 us stay: at T = 8 the
     # time has grown by 36 / 22 and the roofline by 27 / 23.
@@ -197,7 +201,7 @@ def test_predictions_are_in_italics_once_for_all_kernels_that_they_are_equal_for
                 guessed(name + suffix, 5.0 * times * (1 + rows / 10), rows=rows, mode=mode)
                 for rows in (1, 2, 4)
                 for name in ("cupy", "triton")
-                for suffix, mode, times in (("", "verify", 1), ("_decode", "decode", rows))
+                for suffix, mode, times in _two_forms(rows)
             ),
         ]
     )

@@ -56,12 +56,13 @@ def main(
         bool, typer.Option("--plain-tree", help="The tree is `Pattern 3`, not 1 or 2.")
     ] = False,
     path: Annotated[
-        str, typer.Option(help="The farthest step between GPUs: NVL, PIX, PXB, PHB or SYS.")
+        str, typer.Option(help="The farthest step of a given graph: NVL, PIX, PXB, PHB or SYS.")
     ] = "PHB",
-    nodes: Annotated[int, typer.Option(help="Machines.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Machines of a given graph.")] = 1,
     gpu: Annotated[
-        str, typer.Option(help="The GPU, which sets some ceilings of the model.")
-    ] = _DEFAULT_GPU,
+        str | None,
+        typer.Option(help=f"The GPU, for some ceilings of the model  [default: {_DEFAULT_GPU}]"),
+    ] = None,
     nccl: Annotated[
         str | None, typer.Option(help="NCCL's version, such as 2.29  [default: the log's, or 2.30]")
     ] = None,
@@ -108,7 +109,7 @@ def main(
         tree=(tree_bw, tree_channels, plain_tree),
         path=path,
         nodes=nodes,
-        gpu=gpu,
+        gpu=gpu or _DEFAULT_GPU,
     )
     try:
         found = _prediction.predict(
@@ -129,6 +130,8 @@ def main(
         for record in _prediction_records.records(found, run.environment):
             run.append(record)
     _prediction_table.show(found)
+    if gpu is None and topology is not None:
+        cli.note(f"--gpu is not given: the ceilings are those of {_DEFAULT_GPU}")
     cli.note(f"records: {run.path}")
 
 
@@ -233,10 +236,8 @@ def _given(
     _require("--nodes", nodes, 1, ranks)
     if ranks % nodes:
         raise UsageError(f"--ranks {ranks} do not fill --nodes {nodes} alike; give a multiple")
-    for option, bandwidth in (("--graph-bw", ring_gb_s), ("--tree-bw", tree_gb_s)):
-        _require(option, 1.0 if bandwidth is None else bandwidth, 0.01, 100_000)
-    for option, count in (("--channels", ring_channels), ("--tree-channels", tree_channels)):
-        _require(option, 1 if count is None else count, 1, 64)
+    _require_graph(graph, ("--graph-bw", "--channels"))
+    _require_graph(tree[:2], ("--tree-bw", "--tree-channels"))
     kind = choose("path", path.upper(), list(PATHS))
     inter_path = "PHB" if nodes > 1 else None
     return Topology(
@@ -254,6 +255,12 @@ def _given(
             plain_tree=plain,
         ),
     )
+
+
+def _require_graph(graph: tuple[float | None, int | None], options: tuple[str, str]) -> None:
+    bandwidth, channels = graph
+    _require(options[0], 1.0 if bandwidth is None else bandwidth, 0.01, 100_000)
+    _require(options[1], 1 if channels is None else channels, 1, 64)
 
 
 def _require(option: str, given: float, low: float, high: float) -> None:

@@ -87,6 +87,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     ),
     # Through the host's memory: the way is long, or short, or the user wants it so.
     "level": ("shm-because-p2p-level", (HEALTHY, SHM), (NEAR, SHM)),
+    "level-unknown": ("shm-because-p2p-level", (SLOW, SHM), (FAILED, SHM)),
     "level-disabled": (
         "shm-because-p2p-level",
         (HEALTHY, SHM),

@@ -1,14 +1,11 @@
 """`python -m collectives.predict`: what it asks, what it prints, what it keeps, and its fits."""
 
-import math
-import random
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from collectives import _fit, _measured, _topology, predict
+from collectives import _measured, _topology, predict
 from collectives._cost_model import cost_table
 from ingest.nccl_log import read_log
 from verifyscope import cli, environment
@@ -301,45 +298,6 @@ def test_a_line_is_fitted_to_each_combination_and_carried_to_other_ranks(
     assert [one.ranks for one in fits] == [8, 4]
     assert [one.flags for one in fits] == [(), ("extrapolated",)]
     assert fits[0].median_s == pytest.approx(36.5536 * US)
-
-
-def test_an_interval_of_a_fit_holds_the_truth_nineteen_times_of_twenty() -> None:
-    generator = random.Random(7)
-    sizes = [2**power for power in range(12, 21)]
-    held = {"alpha": 0, "slope": 0, "line": 0}
-    trials = 400
-    for _ in range(trials):
-        truth = [20 * US + size / 10e9 for size in sizes]
-        line = _fit.fit(
-            [(s, t * generator.gauss(1, 0.03)) for s, t in zip(sizes, truth, strict=True)]
-        )
-        held["alpha"] += abs(line.alpha_s - 20 * US) <= line.alpha_error_s
-        held["slope"] += abs(line.slope_s - 1e-10) <= line.slope_error_s
-        low, high = line.interval(65536)
-        held["line"] += low <= truth[4] <= high
-    assert all(0.91 <= count / trials <= 0.985 for count in held.values()), held
-
-
-@pytest.mark.parametrize(
-    ("points", "words"),
-    [
-        ([(1024, 1e-5), (2048, 1e-5)], "2 sizes"),
-        ([(1024, 1e-5)] * 9, "1 sizes"),
-        ([(1024, 1e-5), (2048, 0.0), (4096, 1e-5)], "above zero"),
-    ],
-)
-def test_too_few_rows_have_no_line(points: Sequence[tuple[int, float]], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        _fit.fit(points)
-
-
-def test_a_line_that_falls_has_no_bandwidth_and_no_negative_time() -> None:
-    line = _fit.fit([(1024, 30 * US), (4096, 20 * US), (8192, 10 * US)])
-    assert line.bytes_per_s is None
-    assert line.seconds(10**9) == 0.0
-    assert line.interval(10**9)[0] == 0.0
-    assert math.isclose(_fit.student_t(1), 12.71)
-    assert _fit.student_t(31) == pytest.approx(2.0395, abs=1e-3)
 
 
 def test_rows_of_predictions_of_others_and_without_a_time_do_not_count() -> None:

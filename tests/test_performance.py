@@ -115,9 +115,7 @@ def test_nodes_are_those_of_the_graph_where_nothing_is_said() -> None:
 
 def writer(*, cache_bytes: int = 10**6) -> Writer:
     here = environment.current()
-    return Writer(
-        environment=here, device="cuda", cache_bytes=cache_bytes, ceilings=MEASURED
-    )
+    return Writer(environment=here, device="cuda", cache_bytes=cache_bytes, ceilings=MEASURED)
 
 
 def measured(kind: str, cache: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from kernels import _tree_attention_plan as plans
 from kernels import tree_attention as op
 from kernels._forms import FORMS
 from kernels._splits import split_count
+from kernels._tiles import Tile
 from kernels.tree_attention_cupy_fma import tile_for as fma_tile_for
 from tests.tree_attention_problems import problem
 from verifyscope.hardware import SHARED_BYTES_PER_MULTIPROCESSOR
@@ -211,7 +212,7 @@ def test_parts_fill_a_gpu_at_most_once_and_are_never_too_small(
 
 
 def plan(shape: op.Shape, mode: Mode = "verify") -> plans.Plan:
-    tile = plans.Tile(rows=16, keys=32, warps=4, blocks_per_sm=2)
+    tile = Tile(rows=16, keys=32, warps=4, blocks_per_sm=2)
     return plans.plan_for(shape, mode, tile=tile, sms=188)
 
 

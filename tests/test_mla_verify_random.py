@@ -80,9 +80,9 @@ def in_triton_of(drawn: Drawn, given_: op.Given) -> Outputs:
 
 
 def in_cupy_of(drawn: Drawn, given_: op.Given) -> Outputs:
+    form = given_.shape.form(drawn.mode)
     tile = in_cupy.tile_for(16, dims=sum(DIMS), capability=120)
-    plan = in_cupy.Plan(tile=tile, splits=drawn.parts, least_keys=1)
-    return in_cupy.attend(given_, form=given_.shape.form(drawn.mode), plan=plan)
+    return in_cupy.attend(given_, Plan(form=form, tile=tile, splits=drawn.parts, least_keys=1))
 
 
 def assert_both_match(drawn: Drawn) -> None:

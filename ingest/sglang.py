@@ -9,7 +9,8 @@ definitions (accept len / tokens, (accept len - 1) / steps) and is never used fo
 just one of the two fits every line with a whole number, that number gives the verify tokens a
 request.
 
-A number counts only where what follows it in the line is there: a cut line is not read.
+Prefill lines only mark the window that they fall into: their throughput is that of a gap, not of a
+pass. A number counts only where what follows it in the line is there: a cut line is not read.
 """
 
 import math

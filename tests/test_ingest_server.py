@@ -391,3 +391,11 @@ def test_nothing_private_reaches_a_record() -> None:
     for word in ("alice", "10.0.0.7", "example.com", "sk-secret", "/home", "/opt"):
         assert word not in whole
     assert "graph-piecewise-fallback" in whole
+
+
+def test_engines_whose_lines_are_interleaved_are_told_apart() -> None:
+    text = ""
+    for at in range(3):
+        one, other = lines.vllm(30.0, second=at), lines.vllm(60.0, second=at)
+        text += one + other.replace("Engine 000", "Engine 001")
+    assert [found for _, _, found in cycles(text)] == [[30.0] * 3, [60.0] * 3]

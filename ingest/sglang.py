@@ -1,5 +1,4 @@
-"""Decode and prefill lines of SGLang, old and new: 1000 x accept len x running / throughput ms a
-cycle.
+"""SGLang's decode lines, old and new: 1000 x accept len x running / throughput ms a cycle.
 
 Read are `Decode batch.`, `Decode batch,` and `Decode batch [n],` with `#token` or `#full token`,
 with and without `accept len` and `cuda graph`. Without `accept len` a step yields one token.

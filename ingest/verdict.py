@@ -32,12 +32,16 @@ def conclusions(
 
 
 def verdict(
-    concluded: Sequence[Conclusion], findings: Sequence[Finding], times: Sequence[Measurement]
+    concluded: Sequence[Conclusion],
+    findings: Sequence[Finding],
+    times: Sequence[Measurement],
+    *,
+    counted: str = "nothing was timed",
 ) -> str:
     """Return the first line to print.
 
     findings: those that formats made themselves; times: measurements to describe where nothing is
-    concluded.
+    concluded; counted: what to say where those do not either.
     """
     standing: list[Conclusion | Finding] = [one for one in concluded if one.verdict]
     standing += [one for one in findings if one.name in ORDER]
@@ -53,7 +57,7 @@ def verdict(
         f"{rate:.1f} tokens/s"
     if findings:
         return findings[0].sentence
-    return f"{len(times)} times read; nothing in them looks wrong"
+    return f"{counted}; nothing in them looks wrong"
 
 
 def _place(conclusion: Conclusion | Finding) -> tuple[int, float]:

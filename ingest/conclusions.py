@@ -9,6 +9,7 @@ MOST_EVIDENCE = 10
 
 # What a reader must know first: the verdict is the first of these that was concluded.
 ORDER = (
+    "corrupt-values",
     "drafter-broken",
     "host-sync",
     "graph-piecewise-fallback",
@@ -19,6 +20,8 @@ ORDER = (
     "graph-off",
     "acceptance-suspiciously-high",
     "fixed-cost-not-sharded",
+    "shared-gpu",
+    "single-rank",
     "collective-spin",
     "straggler-rank",
     "narrow-link",
@@ -26,11 +29,12 @@ ORDER = (
     "warm-benchmark",
     "break-even",
     "speculation-by-load",
-    "columns-compared",
     "verify-slower-than-plain",
     "setting-with-effect",
     "acceptance-drives-rate",
     "cycle",
+    "nccl-log",
+    "columns-compared",
     "drafter-mismatch",
     "model-pair",
     "drafter-fits",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ingest import (
     bench_serving,
     model_configs,
+    nccl_log_records,
     nccl_records,
     nvidia_smi,
     nvidia_telemetry,
@@ -53,6 +54,14 @@ FORMATS = (
         recognises=nccl_records.recognises,
         read=nccl_records.read,
         nothing="an NCCL log without a table of times; give what nccl-tests printed, whole",
+    ),
+    Format(
+        name="nccl-log",
+        example=(nccl_log_records.EXAMPLE,),
+        recognises=nccl_log_records.recognises,
+        read=nccl_log_records.read,
+        nothing=nccl_log_records.NOTHING,
+        anywhere=True,
     ),
     Format(
         name="serving-log",

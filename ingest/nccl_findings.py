@@ -1,18 +1,15 @@
 """What looks wrong in a table of nccl-tests, each with the lines that show it."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ingest.nccl_tests import Row, Table, Timing
 from verifyscope import units
-from verifyscope.records import Evidence, Finding, Measurement
+from verifyscope.records import Confidence, Evidence, Finding, Measurement
 
 MOST_EVIDENCE = 10
 AGREES_WITHIN = 0.01
 PRINTED_WITHIN_GB_S = 0.005  # rows have two decimals, so their mean is off by half the last
-
-_PRIVATE = re.compile(r"\S*/(?=\S)|\b\d+(?:\.\d+){3}\S*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +20,7 @@ class Suspicion:
     sentence: str
     evidence: tuple[tuple[int | None, str], ...]
     next_action: str | None = None
+    confidence: Confidence = "sure"
 
 
 def suspicions(table: Table, measurements: Sequence[Measurement]) -> Iterator[Suspicion]:
@@ -40,7 +38,7 @@ def finding(found: Suspicion, *, file: str, environment: str, command: str) -> F
         sentence=found.sentence,
         evidence=tuple(Evidence(file, at, value) for at, value in found.evidence[:MOST_EVIDENCE]),
         next_action=found.next_action,
-        confidence="sure",
+        confidence=found.confidence,
         environment=environment,
         command=command,
     )
@@ -161,12 +159,6 @@ def _about_text(table: Table) -> Iterator[Suspicion]:
             name="table-breaks-off",
             sentence=f"the table has no footer: the test or the file breaks off{last}",
             evidence=((table.rows[-1].line if table.rows else table.line, "the last line of it"),),
-        )
-    if table.warnings:
-        yield Suspicion(
-            name="nccl-warnings",
-            sentence=f"warnings of NCCL beside this table: {len(table.warnings)}",
-            evidence=tuple((line, _PRIVATE.sub("", text)) for line, text in table.warnings),
         )
 
 

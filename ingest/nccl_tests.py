@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 LONGEST_TABLE = 10_000
-_MOST_WARNINGS = 20
 _MOST_RANKS = 2**16
 
 TYPE_BYTES = MappingProxyType(
@@ -101,7 +100,6 @@ class Table:
     average_gb_s: float | None = None
     concluded: bool = False
     failure: tuple[int, str] | None = None
-    warnings: tuple[tuple[int, str], ...] = ()
 
     @property
     def started(self) -> bool:
@@ -115,7 +113,6 @@ _TAG = re.compile(r"\[\d+(?:,\d+)?\](?:<std\w+>)?:?")
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*\s+")
 _LABEL = re.compile(r"^\s*(?:\d+:\s|\[\d+(?:,\d+)?\](?:<std\w+>)?:?)")
 _LOG = re.compile(r"[A-Za-z<][\w.<>-]{0,255}:\d+:\d+ \[\d+\] (?:\S+ )?NCCL (?:INFO|WARN|TRACE) ")
-_WARN = re.compile(r"NCCL WARN (.*)")
 _HEAD = re.compile(rf"\s*(\d+)\s+(\d+)\s+({_TYPES})(?=\s|$)\s*([a-z]\w*)?(.*)")
 _PIECE = re.compile(rf"(?:\s*(?:{_NUMBER}(?:e[+-]\d+)?|N/A)(?=\s|$))+\s*")
 _GROUP = re.compile(  # a time is never below zero: -1 there is the root of a cut row
@@ -199,7 +196,7 @@ class _Reader:
         if piece.lstrip().startswith("#") or not self._row(number, _TAG.sub(" ", piece)):
             self._comment(number, piece.lstrip("# \t"))
         if log:
-            self._log(number, line[log.start() :])
+            self._log(line[log.start() :])
 
     def finished(self) -> Iterator[Table]:
         """Yield, once, the tables that are over."""
@@ -246,7 +243,7 @@ class _Reader:
         smaller = bool(self.rows) and size < self.rows[-1].size_bytes
         if smaller or max(len(self.rows), len(self.torn)) >= LONGEST_TABLE:
             self.end()
-            self.table = replace(self.table, line=number, warnings=())
+            self.table = replace(self.table, line=number)
         self.pending = _Pending(number, (size, int(head[2]), head[3]), head[4], head[5].split())
         self._complete()
         return True
@@ -366,12 +363,8 @@ class _Reader:
     def _columns(self, found: re.Match[str]) -> None:
         self.rooted = "root" in found[1]
 
-    def _log(self, number: int, text: str) -> None:
-        if warning := _WARN.search(text):
-            if len(self.table.warnings) < _MOST_WARNINGS:
-                warnings = (*self.table.warnings, (number, warning[1].strip()))
-                self.table = replace(self.table, warnings=warnings)
-        elif version := _VERSION.search(text):
+    def _log(self, text: str) -> None:
+        if version := _VERSION.search(text):
             self.table = replace(self.table, library=version[1])
         elif nodes := _NODES.search(text):
             self._communicator(int(nodes[1]), int(nodes[2]))

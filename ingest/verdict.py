@@ -47,9 +47,6 @@ def verdict(
     standing += [one for one in findings if one.name in ORDER]
     if standing:
         return min(standing, key=_place).sentence
-    wrong = next((one for one in findings if one.name == "corrupt-values"), None)
-    if wrong is not None:
-        return wrong.sentence
     steps = next((one for one in times if one.op == "step" and one.median_s), None)
     if steps is not None and steps.median_s is not None:
         rate = int(steps.dims.get("requests", 1)) / steps.median_s

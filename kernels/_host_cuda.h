@@ -53,6 +53,7 @@ class Shared {
   Shared operator-(int64_t count) const { return *this + -count; }
   template <class U, class = std::enable_if_t<std::is_convertible_v<T*, U*>>>
   operator U*() const { return here_; }
+  const void* origin() const { return begin_; }
 
   // The same memory as elements of another type, from here on.
   template <class U>

@@ -10,12 +10,15 @@ raises `KernelFault`, with the thread and the line of the source. Watched are
 - memory that nobody wrote: shared memory is NaN or 0xCD in even orders and 3.4e38 in odd ones;
 - writes out of an array argument (up to 256 bytes away; a read gives NaN); misaligned accesses;
 - thread orders: each launch runs with threads upwards and downwards, and must leave equal bytes;
-- arguments that a GPU would misread, such as a Python float for a `float`: `TypeError`.
+- arguments that a GPU would misread, such as a Python float for a `float`: `TypeError`;
+- tensor cores through `nvcuda::wmma` (mma.h) in 16 x 16 x 16, __half or __nv_bfloat16 to float:
+  lanes that take no part or disagree, alignment, bounds and races, elements taken by their place.
 
-Not there: inline PTX, tensor cores, cp.async, TMA, clusters, cooperative groups, textures. Blocks
-run one after another, and a thread keeps the CPU until it waits: a loop that polls never ends.
-Races are seen through `SHARED_ARRAY`, `DYNAMIC_SHARED` and `SHARED_AS`, not behind a bare pointer,
-and not on global memory. Minus infinity is `__int_as_float(0xff800000)`: NVRTC has no `INFINITY`.
+Not there: inline PTX, other fragments, cp.async, TMA, clusters, cooperative groups, textures.
+Blocks run one after another, and a thread keeps the CPU until it waits: a loop that polls never
+ends. Races are seen through `SHARED_ARRAY`, `DYNAMIC_SHARED` and `SHARED_AS`, and in what wmma
+loads and stores; else not behind a bare pointer, and not on global memory. Minus infinity is
+`__int_as_float(0xff800000)`: NVRTC has no `INFINITY`.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 
 #include "_host_cuda_races.h"
@@ -21,10 +22,12 @@ namespace host_cuda {
 
 Region dynamic_region;
 
-constexpr size_t stack_bytes = 256 * 1024, guard_bytes = 256;
+constexpr size_t stack_bytes = 256 * 1024;
+// The macros for GPUs promise 32 bytes (kernels/_raw.py), so between these guards it is no more.
+constexpr size_t alignment = 64, guard_bytes = 4 * alignment + 32;
 constexpr unsigned char guard_pattern = 0xA5;
 
-enum class At { ready, block_barrier, warp_intrinsic, returned };
+enum class At { ready, block_barrier, warp_intrinsic, whole_warp, returned };
 
 struct Fiber {
   ucontext_t context;
@@ -36,6 +39,8 @@ struct Fiber {
   unsigned mask;  // the lanes that it waits for
   int source;     // the lane whose value it wants
   uint64_t given, taken;
+  const void* given_to_warp;
+  WarpAct act;
 };
 
 static Launch how_launched;
@@ -105,7 +110,9 @@ void* opened(Region& region, size_t size, bool integer) {
   if (region.block != block_number) {
     region.block = block_number;
     region.size = size + 2 * guard_bytes;
-    region.memory = static_cast<unsigned char*>(realloc(region.memory, region.size));
+    free(region.memory);
+    const size_t whole = (region.size + alignment - 1) / alignment * alignment;
+    region.memory = static_cast<unsigned char*>(aligned_alloc(alignment, whole));
     memset(region.memory, guard_pattern, region.size);
     // All ones are NaN in every float format. fmaxf swallows NaN, so odd orders get 3.4e38.
     const int poison = how_launched.order % 2 ? 0x7F : integer ? 0xCD : 0xFF;
@@ -122,6 +129,21 @@ void touch(const void* element, size_t size, int line) {
 
 void touch_is_atomic(const void* element, size_t size) {
   races.touch_is_atomic(element, size);
+}
+
+void touch_by_warp(const char* what, int line, const void* at, size_t size, const void* origin,
+                   bool wrote) {
+  for (const Region* region : open_regions) {
+    if (!std::less_equal<>()(region->memory, origin) ||
+        !std::less<>()(origin, region->memory + region->size))
+      continue;
+    const intptr_t first = intptr_t(at) - intptr_t(region->memory + guard_bytes);
+    const intptr_t bytes = region->size - 2 * guard_bytes;
+    if (first < 0 || first + intptr_t(size) > bytes)
+      fail_here(line, "%s goes out of bounds of %s: bytes %td to %td of %td", what, region->name,
+                first, first + intptr_t(size) - 1, bytes);
+    return fail(races.touch_by_warp(current / warpSize, at, size, line, wrote));
+  }
 }
 
 static void check_guards() {
@@ -146,6 +168,26 @@ uint64_t exchange(const char* what, int line, unsigned mask, uint64_t given, int
   me.mask = mask, me.given = given, me.source = source;
   wait(At::warp_intrinsic, what, line);
   return me.taken;
+}
+
+void whole_warp(const char* what, int line, const void* given, WarpAct act) {
+  const int first = current / warpSize * warpSize, lanes = int(fibers.size()) - first;
+  if (lanes < warpSize)
+    fail_here(line, "%s needs a whole warp, this one has %d lanes", what, lanes);
+  Fiber& me = fibers[current];
+  fail(races.settle(current));
+  me.at = At::whole_warp, me.what = what, me.line = line, me.given_to_warp = given, me.act = act;
+  const void* all[warpSize];
+  bool complete = true;
+  for (int n = 0; n < warpSize; n++) {
+    const Fiber& lane = fibers[first + n];
+    complete &= lane.at == At::whole_warp && lane.line == line && lane.act == act;
+    all[n] = lane.given_to_warp;
+  }
+  if (!complete) return wait(At::whole_warp, what, line);
+  for (int n = 0; n < warpSize; n++) fibers[first + n].at = At::ready;
+  act(what, line, all);
+  swapcontext(&me.context, &scheduler);  // the lanes go on in their order
 }
 
 Votes block_barrier(const char* what, int line, bool given) {

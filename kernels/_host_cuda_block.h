@@ -46,6 +46,16 @@ void touch_is_atomic(const void* element, size_t size);
 // Waits for the lanes in `mask`; returns what `source` gave there, or with `ballot` the votes.
 uint64_t exchange(const char* what, int line, unsigned mask, uint64_t given, int source);
 
+// Waits for all lanes of the warp at one line, where the last one to come calls `act` with what
+// each lane gave. A lane that never comes is a deadlock.
+using WarpAct = void (*)(const char* what, int line, const void* const* given);
+void whole_warp(const char* what, int line, const void* given, WarpAct act);
+
+// Within `act`: the warp reads or writes `size` bytes, which must be inside the shared memory that
+// holds `origin`, if any does.
+void touch_by_warp(const char* what, int line, const void* at, size_t size, const void* origin,
+                   bool wrote);
+
 // Waits for all threads of the block; returns how many are there and how many of them gave true.
 struct Votes {
   int threads, yes;

@@ -21,7 +21,15 @@ from verifyscope.errors import Failure
 
 _HERE = Path(__file__).resolve().parent
 _MACHINE = "_host_cuda_block.cpp"
-_SOURCES = (_MACHINE, "_host_cuda.h", "_host_cuda_block.h", "_host_cuda_races.h")
+_SOURCES = (
+    _MACHINE,
+    "_host_cuda.h",
+    "_host_cuda_block.h",
+    "_host_cuda_races.h",
+    "_host_cuda_wmma.h",
+)
+# Headers of CUDA that mean something else here, by what a kernel includes instead of them.
+_INSTEAD = {"mma.h": "_host_cuda_wmma.h"}
 _FLAGS = ("-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing")
 # What a check finds goes to handlers of ours in the machine: no runtime library is needed.
 _CHECKS = ("-fsanitize=alignment,bounds",)
@@ -50,7 +58,10 @@ def library(source: str, name: str, *, options: Sequence[str] = ()) -> Path:
     def build(folder: Path) -> Path:
         unit, built = folder / "kernel.cpp", folder / "kernel.so"
         unit.write_text(text)
-        _compile(name, [*command, "-c", "-o", str(folder / "kernel.o"), str(unit)], folder)
+        for header, ours in _INSTEAD.items():
+            (folder / header).write_text(f'#include "{ours}"\n')
+        compiled = [*command, f"-I{folder}", "-c", "-o", str(folder / "kernel.o"), str(unit)]
+        _compile(name, compiled, folder)
         _compile(name, [*_link(), "-o", str(built), str(folder / "kernel.o"), machine], folder)
         return built
 

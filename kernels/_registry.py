@@ -8,6 +8,8 @@ adds to it). Importing a file touches no device and no optional package but Trit
 it needs; where that is missing, the file is `Absent` with the reason, and the rest is there.
 """
 
+from __future__ import annotations
+
 import importlib
 import importlib.metadata
 import importlib.util
@@ -16,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 
@@ -24,11 +27,15 @@ from verifyscope.parts import PARTS
 from verifyscope.records import Kind, Mode, Value
 from verifyscope.roofline import Cost as Cost
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Argument = torch.Tensor | int | float | tuple[int, ...]
 Inputs = Mapping[str, Argument]
 Outputs = Mapping[str, torch.Tensor]
 Run = Callable[..., Outputs]
 Plan = Callable[..., "Prepared"]
+CostOf = Callable[[Inputs], Cost]
 Reason = str
 DECLARABLE = ("tensor_core", "wide_load")
 
@@ -73,22 +80,47 @@ class Tolerance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A part of planning that an engine repeats for each step: index lists, a mask, a plan.
+
+    `run` can be repeated and changes nothing but what it plans. within: the stage whose `run` does
+    this one's work as well; it is timed alone, and is no part of the whole a second time.
+    """
+
+    name: str
+    run: Callable[[], object]
+    within: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """An implementation ready to run: planned, packed and allocated, none of which is timed.
 
     facts: what was resolved meanwhile (a backend, a number of splits, a version), for the record.
+    launches: kernels that one call launches, each waiting for the one before; None: not known.
     convert: makes the op's outputs of what `call` returned, where a library gives them in another
         form (an LSE to base 2). It is no part of the computation and is not timed; it changes
         nothing in place.
+    stages: what of the planning an engine repeats for each step, in its order, from lengths that it
+        knows on the host. It is timed in rows of its own. Empty: nothing; what is allocated,
+        compiled or packed once is no stage.
     """
 
     call: Callable[[], Outputs]
     facts: Mapping[str, str] = field(default_factory=dict)
+    launches: int | None = None
     convert: Callable[[Outputs], Outputs] = lambda outputs: outputs
+    stages: tuple[Stage, ...] = ()
 
     def outputs(self) -> Outputs:
         """Compute once and return the op's outputs."""
         return self.convert(self.call())
+
+    def replan(self) -> None:
+        """Plan again, as an engine does for each step."""
+        for stage in self.stages:
+            if stage.within is None:
+                stage.run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,24 +136,44 @@ class Needs:
     refuses: Callable[[Case], Reason | None] = lambda case: None
 
 
+class Traits(TypedDict, total=False):
+    """What an implementation may say of itself when it is added; see `Implementation`."""
+
+    kind: Kind
+    needs: Needs
+    declares: tuple[str, ...]
+    omits: tuple[str, ...]
+    mode: Mode | None
+    form_cost: CostOf | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implementation:
     """One way to compute an op, and the facts that decide where it can run.
 
     prepare: inputs -> `Prepared`; each call of that computes once and returns the outputs.
-    plans: whether `prepare` does work of its own, which is then a row of its own.
     declares: instruction classes ("tensor_core", "wide_load") that the compile gate must find.
     omits: outputs of the reference that it does not compute (a library that returns no LSE).
+    mode: the form of the computation, where the op has several; None: the case's.
+    form_cost: what that form moves and computes, where that is more than `Op.cost` (a key read once
+        a token); None: the same. Floors and bandwidths are of `Op.cost` whatever the form.
     """
 
-    op: "Op"
+    op: Op
     name: str
     prepare: Callable[[Inputs], Prepared]
-    kind: Kind
-    needs: Needs
-    declares: tuple[str, ...]
+    kind: Kind = "own"
+    needs: Needs = Needs()
+    declares: tuple[str, ...] = ()
     omits: tuple[str, ...] = ()
-    plans: bool = False
+    mode: Mode | None = None
+    form_cost: CostOf | None = None
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.declares) - set(DECLARABLE):
+            raise ValueError(
+                f"{self.id} declares {sorted(unknown)}; known: {', '.join(DECLARABLE)}"
+            )
 
     @property
     def id(self) -> str:
@@ -192,34 +244,20 @@ class Op:
         """Return what has been added so far, by name."""
         return MappingProxyType(self._added)
 
-    def implementation(
-        self,
-        name: str,
-        *,
-        kind: Kind = "own",
-        needs: Needs = Needs(),
-        declares: Sequence[str] = (),
-        omits: Sequence[str] = (),
-    ) -> Callable[[Run], Run]:
+    def implementation(self, name: str, **traits: Unpack[Traits]) -> Callable[[Run], Run]:
         """Add the decorated function: inputs as keywords -> outputs. It stays that function."""
 
         def add(run: Run) -> Run:
             def prepare(inputs: Inputs) -> Prepared:
                 return Prepared(call=lambda: run(**inputs))
 
-            self._add(name, prepare, kind=kind, needs=needs, declares=declares, omits=omits)
+            self._add(Implementation(op=self, name=name, prepare=prepare, **traits))
             return run
 
         return add
 
     def prepared_implementation(
-        self,
-        name: str,
-        *,
-        kind: Kind = "own",
-        needs: Needs = Needs(),
-        declares: Sequence[str] = (),
-        omits: Sequence[str] = (),
+        self, name: str, **traits: Unpack[Traits]
     ) -> Callable[[Plan], Plan]:
         """Add the decorated function: inputs as keywords -> `Prepared`, which is what is timed."""
 
@@ -227,40 +265,15 @@ class Op:
             def prepare(inputs: Inputs) -> Prepared:
                 return plan(**inputs)
 
-            self._add(
-                name, prepare, kind=kind, needs=needs, declares=declares, omits=omits, plans=True
-            )
+            self._add(Implementation(op=self, name=name, prepare=prepare, **traits))
             return plan
 
         return add
 
-    def _add(
-        self,
-        name: str,
-        prepare: Callable[[Inputs], Prepared],
-        *,
-        kind: Kind,
-        needs: Needs,
-        declares: Sequence[str],
-        omits: Sequence[str],
-        plans: bool = False,
-    ) -> None:
-        if name in self._added:
-            raise ValueError(f"{self.name!r} has two implementations named {name!r}")
-        if unknown := set(declares) - set(DECLARABLE):
-            raise ValueError(
-                f"{self.name}/{name} declares {sorted(unknown)}; known: {', '.join(DECLARABLE)}"
-            )
-        self._added[name] = Implementation(
-            op=self,
-            name=name,
-            prepare=prepare,
-            kind=kind,
-            needs=needs,
-            declares=tuple(declares),
-            omits=tuple(omits),
-            plans=plans,
-        )
+    def _add(self, implementation: Implementation) -> None:
+        if implementation.name in self._added:
+            raise ValueError(f"{self.name!r} has two implementations named {implementation.name!r}")
+        self._added[implementation.name] = implementation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from typing import get_args
 
+import msgspec
+
 from kernels import _execute
-from kernels._compile import gate_cases, is_compiled
-from kernels._points import Point, Selection, Unit
+from kernels._compile import cases_to_build, is_compiled
+from kernels._points import Asked, Point, Selection, Unit
 from kernels._registry import Absent, Case, Implementation, Op, Reason, absent, all_ops, find_op
 from verifyscope.errors import choose
 from verifyscope.records import Kind
@@ -43,18 +45,37 @@ def checkable(selection: Selection, *, tiny: bool) -> list[Point]:
 
 
 def units(selection: Selection, capabilities: list[int], *, long: bool) -> list[Unit]:
-    """Return what the gate builds: each implementation made of kernels, for each capability."""
+    """Return what the gate builds: each implementation made of kernels, for each capability.
+
+    Those that may share kernels are neighbours: of one op and compiler, for one capability.
+    """
+    related: dict[tuple[str, tuple[str, ...]], list[Implementation]] = {}
+    for one in _implementations(selection):
+        if is_compiled(one) and cases_to_build(one, long=long):
+            related.setdefault((one.op.name, one.needs.packages), []).append(one)
     return [
         Unit(
-            op=implementation.op.name,
-            implementation=implementation.name,
+            op=one.op.name,
+            implementation=one.name,
+            packages=one.needs.packages,
             capability=capability,
             long=long,
         )
-        for implementation in _implementations(selection)
-        if is_compiled(implementation) and gate_cases(implementation.op, long=long)
+        for several in related.values()
         for capability in capabilities
-        if implementation.serves(capability)
+        for one in several
+        if one.serves(capability)
+    ]
+
+
+def asked(selection: Selection, *, gpu: str, node_s: float | None) -> list[Asked]:
+    """Return what is predicted: each implementation, our own where no kind is chosen."""
+    chosen = selection
+    if not selection.kinds and not selection.implementations:
+        chosen = msgspec.structs.replace(selection, kinds=("own",))
+    return [
+        Asked(op=one.op.name, implementation=one.name, gpu=gpu, node_s=node_s)
+        for one in _implementations(chosen)
     ]
 
 

@@ -10,14 +10,13 @@ rounded up to whole tiles; the parts behind the last key are empty.
 
 import torch
 
-# The GPU whose tiles a machine without one chooses (kernels/_target.py): capability 12.0.
-_SMS_WITHOUT_A_GPU = 188
+from kernels._target import multiprocessors
 
 
 def sm_count(device: torch.device) -> int:
     """Return the multiprocessors of `device`; for the CPU those of the GPU it stands in for."""
     if device.type != "cuda":
-        return _SMS_WITHOUT_A_GPU
+        return multiprocessors()
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 

@@ -8,13 +8,14 @@ comes before says what it is at and starts its time anew.
 
 import contextlib
 import importlib
+import itertools
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -51,10 +52,12 @@ def work(
     *,
     conditions: Conditions,
     spoils: Callable[[Any], bool] = lambda result: False,
+    kin: Callable[[Any], object] | None = None,
 ) -> Iterator[Iterator[Any]]:
     """Give what `task` returns for each item, in their order; `Lost` where nothing came back.
 
     spoils: whether a worker that gave this result is to be replaced (its GPU context is broken).
+    kin: neighbours of which this is equal go to one worker, which may keep what they share.
     """
     mine = threading.local()
     workers: list[_Worker] = []
@@ -70,15 +73,29 @@ def work(
             mine.worker.end()
         return result
 
+    def several(asked: Sequence[tuple[Any, Future[Any]]]) -> None:
+        for item, answer in asked:
+            try:
+                answer.set_result(one(item))
+            except Exception as error:
+                answer.set_exception(error)
+
+    answers: list[Future[Any]] = [Future() for _ in items]
+    asked = [*zip(items, answers, strict=True)]
+    groups = [[pair] for pair in asked]
+    if kin is not None:
+        groups = [[*group] for _, group in itertools.groupby(asked, lambda pair: kin(pair[0]))]
     # Ctrl-C is the main thread's: a process inherits what the thread that starts it lets through.
     # Python's own helper is started first, since that opens the thread to the signal again.
     resource_tracker.ensure_running()
     threads = ThreadPoolExecutor(
-        max_workers=max(1, min(conditions.processes, len(items))),
+        max_workers=max(1, min(conditions.processes, len(groups))),
         initializer=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}),
     )
     try:
-        yield threads.map(one, items)
+        for group in groups:
+            threads.submit(several, group)
+        yield (answer.result() for answer in answers)
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
         for worker in workers:

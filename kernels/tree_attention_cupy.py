@@ -1,363 +1,274 @@
-"""`tree_attention` in CUDA C++ through CuPy, without tensor cores.
+"""`tree_attention` in CUDA C++ through CuPy, on tensor cores through `nvcuda::wmma`.
 
-A block of four warps takes one key head of one request, one part of its keys, and up to 8 of the
-T x group rows that share them. head_dim / 8 lanes read a key with one 16-byte load each, so that a
-warp reads 512 bytes at once; each lane keeps 8 dims of all the rows' queries and sums in registers,
-and goes through its keys with an online softmax, without a barrier. What the lanes and warps found
-is merged in shared memory once, at the end, and the parts by a second kernel (natural LSE).
+A block takes up to 64 of the rows that share a key head, and one part of the keys. The next tile of
+keys and values is on its way into registers, 16 bytes a load, while this one, in shared memory, is
+multiplied: scores = q k^T (16 x 16 x 16, float32 sums), the online softmax of them in shared memory
+with several lanes a row, and out += weights v with the weights rounded to q's type. wmma does not
+say which lane holds which element, so a row's factor is loaded as a fragment of equal columns, laid
+out as the sums are, and multiplied with them element by element; where no row has found a larger
+score, which is most tiles, that is left out. Rows are filled up to 16 with zeros.
 
-Per key and row that is 4 * head_dim flops on the plain FMA units: fast enough for DRAM with 8 rows
-(plain decode and short verifies of grouped heads). With more, the row tiles of one part run side by
-side and find each other's keys in L2, and arithmetic decides; that is what tensor cores are for.
+fp8 caches are widened on their way into shared memory. The parts are merged by a second kernel.
+Three implementations, one kernel: `cupy` reads each key once for all rows, `cupy_decode` and
+`cupy_extend` pack the rows as those forms of `kernels/_forms.py` do, the last unsplit.
 
 Lengths, trees and page ids are read on the device. Keys and values need 16-byte alignment.
 """
 
-from __future__ import annotations
+from functools import partial
+from typing import Any
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from kernels import Needs, Outputs, Prepared
+from kernels import _tree_attention_cuda as cuda
+from kernels._tree_attention_plan import Plan, prepare, shared_bytes, tile_for
+from kernels.tree_attention import FORM_COSTS, OP, Given
+from verifyscope.records import Mode
 
-import numpy as np
-import torch
+_BODY = (
+    """
+#include <mma.h>
+using namespace nvcuda;
 
-from kernels import Case, Needs, Outputs, Prepared
-from kernels._raw import RawKernel
-from kernels._splits import sm_count, split_count
-from kernels.tree_attention import OP, Shape, shape_of
+constexpr int PIECES = DIM / VECTOR;  // loads of a key
+constexpr int LOADS = (KEYS * PIECES + THREADS - 1) / THREADS;  // of a thread and tile
+constexpr int WIDE = DIM + 8, SCORES = KEYS + 4, WEIGHTS = KEYS + 8;  // rows in different banks
+constexpr int ROW_TILES = ROWS / 16, KEY_TILES = KEYS / 16, DIM_TILES = DIM / 16;
+constexpr int SHARERS = WARPS > KEY_TILES ? WARPS / KEY_TILES : 1;  // warps of one tile of keys
+constexpr int SCORE_TILES = (ROW_TILES + SHARERS - 1) / SHARERS;    // of a warp and tile of keys
+constexpr int OUT_TILES = (DIM_TILES + WARPS - 1) / WARPS;          // of a warp and tile of rows
+constexpr int LANES = THREADS / ROWS;                               // of a row of the softmax
 
-_LOG2_E = 1.4426950408889634
-_WARPS = 4
-_BLOCKS_PER_SM = 2  # about 200 registers a thread with 8 rows
-_HEAD_DIMS = (16, 32, 64, 128, 256)
-_ALIGNED_BYTES = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Rows a block, keys that a lane loads at once, parts of the keys, the least keys of a part."""
-
-    rows: int
-    at_once: int
-    splits: int
-    least_keys: int
-
-
-_PREAMBLE = {
-    torch.bfloat16: """
-#include <cuda_bf16.h>
-#define ELEMENT __nv_bfloat16
-#define PAIR __nv_bfloat162
-#define WIDEN __bfloat1622float2
-#define NARROW __float2bfloat16
-""",
-    torch.float16: """
-#include <cuda_fp16.h>
-#define ELEMENT __half
-#define PAIR __half2
-#define WIDEN __half22float2
-#define NARROW __float2half
-""",
-}
-
-_ATTEND = """
-constexpr int WARPS = 4, LANES = DIM / 8;  // lanes a key
-constexpr int KEYS = 32 / LANES * WARPS;   // keys that the block reads at once
-
-// 16 bytes to 8 floats, times `by`.
-__device__ inline void widen(const uint4 bits, const float by, float (&to)[8]) {
-  const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    const float2 two = WIDEN(reinterpret_cast<const PAIR&>(words[i]));
-    to[2 * i] = two.x * by;
-    to[2 * i + 1] = two.y * by;
-  }
-}
-
-extern "C" __global__ void __launch_bounds__(32 * WARPS) attend_part(
-    const ELEMENT* q, const ELEMENT* k, const ELEMENT* v, const int* page_table,
-    const int* prefix_lens, const int* mask_words, OUT* out, float* lse,
-    const long long stride_kp, const long long stride_ks, const long long stride_kh,
-    const long long stride_vp, const long long stride_vs, const long long stride_vh,
-    const int tokens, const int kv_heads, const int group, const int width, const int least_keys,
-    const float scale_log2) {
-  SHARED_ARRAY(float, sums, KEYS * ROWS * DIM);
-  SHARED_ARRAY(float, tops, KEYS * ROWS);
-  SHARED_ARRAY(float, totals, KEYS * ROWS);
+using Rows = wmma::fragment<wmma::matrix_a, 16, 16, 16, ELEMENT, wmma::row_major>;
+using Transposed = wmma::fragment<wmma::matrix_b, 16, 16, 16, ELEMENT, wmma::col_major>;
+using Columns = wmma::fragment<wmma::matrix_b, 16, 16, 16, ELEMENT, wmma::row_major>;
+using Sums = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
+struct alignas(8 * sizeof(OUT)) Stored { OUT at[8]; };
+"""
+    + f"""
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part({cuda.PARAMETERS}) {{
+  const Work work = {cuda.WORK_OF_BLOCK};
+"""
+    + """
+  DYNAMIC_SHARED(ELEMENT, queries);                  // [ROWS][WIDE]
+  const auto keys = queries + ROWS * WIDE;           // [KEYS][WIDE]
+  const auto values = keys + KEYS * WIDE;            // [KEYS][WIDE]
+  const auto weights = values + KEYS * WIDE;         // [ROWS][WEIGHTS]
+  const auto scores = SHARED_AS(float, weights + ROWS * WEIGHTS);  // [ROWS][SCORES]
+  const auto factors = scores + ROWS * SCORES;       // [ROWS][16], equal columns
   const float minus_infinity = __int_as_float(0xff800000);
-  const int mine = threadIdx.x / LANES, piece = threadIdx.x % LANES;  // which key, which 8 dims
-  const int tiles = (tokens * group + ROWS - 1) / ROWS;
-  const int tile = blockIdx.x % tiles, kv_head = blockIdx.x / tiles;
-  const int split = blockIdx.y, splits = gridDim.y, request = blockIdx.z;
-  const int prefix = prefix_lens[request];
-  const int keys = min(prefix + tokens, width * PAGE);
-  const int part = max(least_keys, (keys + splits - 1) / splits);
-  const int first = split * part, last = min(first + part, keys);
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  const int first = work.first, last = work.last;
 
-  // The row's place in q and out, or -1 behind the last row.
-  const auto place = [&](const int r) -> long long {
-    const int row = tile * ROWS + r, token = row / group;
-    if (token >= tokens) return -1;
-    const long long at = (long long)request * tokens + token;
-    return (at * kv_heads + kv_head) * group + row % group;
-  };
-
-  float query[ROWS][8], sum[ROWS][8] = {}, top[ROWS], total[ROWS];
-  int word[ROWS];
-#pragma unroll
-  for (int r = 0; r < ROWS; r++) {
-    const long long at = place(r);
+  for (int n = thread; n < ROWS * DIM / 8; n += THREADS) {
+    const int r = n / (DIM / 8), d = n % (DIM / 8) * 8;
     uint4 bits = make_uint4(0, 0, 0, 0);
-    word[r] = 0;
-    if (at >= 0) {
-      bits = *reinterpret_cast<const uint4*>(q + at * DIM + piece * 8);
-      word[r] = mask_words[request * tokens + (tile * ROWS + r) / group];
-    }
-    widen(bits, scale_log2, query[r]);
-    top[r] = minus_infinity;
-    total[r] = 0.f;
+    if (work.token(r) >= 0) bits = *reinterpret_cast<const uint4*>(q + work.place(r) * DIM + d);
+    SHARED_AS(uint4, queries + r * WIDE + d)[0] = bits;
   }
 
-  const int* const pages = page_table + (long long)request * width;
-  k += kv_head * stride_kh + piece * 8;
-  v += kv_head * stride_vh + piece * 8;
-  int page[AT_ONCE];
+  // The tile behind `start`, on its way into registers, and the pages of the one behind that.
+  const int* const pages = page_table + (long long)work.request * width;
+  k += work.kv_head * stride_kh;
+  v += work.kv_head * stride_vh;
+  uint4 key_bits[LOADS], value_bits[LOADS];
+  int page[LOADS];
+  const auto load_pages = [&](const int start) {
 #pragma unroll
-  for (int u = 0; u < AT_ONCE; u++) {
-    const int key = first + u * KEYS + mine;
-    page[u] = key < last ? __ldg(pages + key / PAGE) : 0;
-  }
-  for (int start = first; start < last; start += AT_ONCE * KEYS) {
-    uint4 key_bits[AT_ONCE], value_bits[AT_ONCE];
+    for (int u = 0; u < LOADS; u++) {
+      const int key = start + (thread + u * THREADS) / PIECES;
+      page[u] = key < last ? __ldg(pages + key / PAGE) : 0;
+    }
+  };
+  const auto load = [&](const int start) {
 #pragma unroll
-    for (int u = 0; u < AT_ONCE; u++) {
-      const int key = start + u * KEYS + mine;
+    for (int u = 0; u < LOADS; u++) {
+      const int n = thread + u * THREADS, key = start + n / PIECES, d = n % PIECES * VECTOR;
       key_bits[u] = value_bits[u] = make_uint4(0, 0, 0, 0);
       if (key < last) {
         const long long at = page[u], slot = key % PAGE;
         key_bits[u] =
-            __ldg(reinterpret_cast<const uint4*>(k + at * stride_kp + slot * stride_ks));
+            __ldg(reinterpret_cast<const uint4*>(k + at * stride_kp + slot * stride_ks + d));
         value_bits[u] =
-            __ldg(reinterpret_cast<const uint4*>(v + at * stride_vp + slot * stride_vs));
+            __ldg(reinterpret_cast<const uint4*>(v + at * stride_vp + slot * stride_vs + d));
       }
     }
-    // The next keys' pages are on their way before these keys arrive.
+  };
+  Sums sums[ROW_TILES][OUT_TILES];
 #pragma unroll
-    for (int u = 0; u < AT_ONCE; u++) {
-      const int key = start + (AT_ONCE + u) * KEYS + mine;
-      page[u] = key < last ? __ldg(pages + key / PAGE) : 0;
+  for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+    for (int j = 0; j < OUT_TILES; j++) wmma::fill_fragment(sums[i][j], 0.f);
+  const auto scale_sums = [&] {
+#pragma unroll
+    for (int i = 0; i < ROW_TILES; i++) {
+      Sums factor;
+      wmma::load_matrix_sync(factor, factors + i * 256, 16, wmma::mem_row_major);
+#pragma unroll
+      for (int j = 0; j < OUT_TILES; j++)
+#pragma unroll
+        for (int e = 0; e < factor.num_elements; e++) sums[i][j].x[e] *= factor.x[e];
     }
+  };
+  const int row = thread / LANES, piece = thread % LANES;  // of the softmax
+  const int token = work.token(row);
+  const int word = token < 0 ? 0 : mask_words[work.request * tokens + token];
+  float top = minus_infinity, total = 0.f;
+  const auto set_factor = [&](const float factor) {
+    for (int column = piece; column < 16; column += LANES) factors[row * 16 + column] = factor;
+  };
 
-    float score[AT_ONCE][ROWS];
+  load_pages(first);
+  load(first);
+  load_pages(first + KEYS);
+  for (int start = first; start < last; start += KEYS) {
 #pragma unroll
-    for (int u = 0; u < AT_ONCE; u++) {
-      float element[8];
-      widen(key_bits[u], 1.f, element);
-#pragma unroll
-      for (int r = 0; r < ROWS; r++) {
-        score[u][r] = 0.f;
-#pragma unroll
-        for (int d = 0; d < 8; d++) score[u][r] += query[r][d] * element[d];
+    for (int u = 0; u < LOADS; u++) {
+      const int n = thread + u * THREADS, at = n / PIECES * WIDE + n % PIECES * VECTOR;
+      if (KEYS * PIECES % THREADS == 0 || n < KEYS * PIECES) {
+        put(key_bits[u], keys + at);
+        put(value_bits[u], values + at);
       }
+    }
+    __syncthreads();
+    load(start + KEYS);
+    load_pages(start + 2 * KEYS);
+
+    for (int tile = warp / SHARERS; tile < KEY_TILES; tile += WARPS / SHARERS) {
+      Sums score[SCORE_TILES];
+#pragma unroll
+      for (int i = 0; i < SCORE_TILES; i++) wmma::fill_fragment(score[i], 0.f);
+#pragma unroll 4
+      for (int d = 0; d < DIM; d += 16) {
+        Transposed key;
+        wmma::load_matrix_sync(key, keys + tile * 16 * WIDE + d, WIDE);
+#pragma unroll
+        for (int i = 0; i < SCORE_TILES; i++) {
+          const int r = i * SHARERS + warp % SHARERS;
+          if (r >= ROW_TILES) continue;
+          Rows query;
+          wmma::load_matrix_sync(query, queries + r * 16 * WIDE + d, WIDE);
+          wmma::mma_sync(score[i], query, key, score[i]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < SCORE_TILES; i++) {
+        const int r = i * SHARERS + warp % SHARERS;
+        if (r < ROW_TILES)
+          wmma::store_matrix_sync(scores + r * 16 * SCORES + tile * 16, score[i], SCORES,
+                                  wmma::mem_row_major);
+      }
+    }
+    __syncthreads();
+
+    float score[KEYS / LANES], new_top = top;
+#pragma unroll
+    for (int n = 0; n < KEYS / LANES; n++) {
+      const int key = start + n * LANES + piece, draft = key - work.prefix;
+      const bool seen = key < last && (draft < 0 || (word >> draft & 1));
+      score[n] = seen ? scores[row * SCORES + n * LANES + piece] * scale_log2 : minus_infinity;
+      new_top = fmaxf(new_top, score[n]);
     }
 #pragma unroll
     for (int step = LANES / 2; step; step /= 2)
+      new_top = fmaxf(new_top, __shfl_xor_sync(~0u, new_top, step));
+    // Before a row has seen a key its maximum is -inf; a shift of 0 keeps its weights 0.
+    const float shift = new_top == minus_infinity ? 0.f : new_top;
+    const float kept = exp2f(top - shift);
+    const bool rises = new_top > top;
+    top = new_top;
+    total *= kept;
 #pragma unroll
-      for (int u = 0; u < AT_ONCE; u++)
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) score[u][r] += __shfl_xor_sync(~0u, score[u][r], step);
+    for (int n = 0; n < KEYS / LANES; n++) {
+      const float weight = exp2f(score[n] - shift);
+      total += weight;
+      weights[row * WEIGHTS + n * LANES + piece] = NARROW(weight);
+    }
+    set_factor(rises ? kept : 1.f);
+    if (__syncthreads_or(rises)) scale_sums();
 
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-      float new_top = top[r];
+    for (int n = 0; n < KEY_TILES; n++)
 #pragma unroll
-      for (int u = 0; u < AT_ONCE; u++) {
-        const int key = start + u * KEYS + mine, draft = key - prefix;
-        const bool seen = key < last && (draft < 0 || (word[r] >> draft & 1));
-        if (!seen) score[u][r] = minus_infinity;
-        new_top = fmaxf(new_top, score[u][r]);
+      for (int j = 0; j < OUT_TILES; j++) {
+        const int tile = j * WARPS + warp;
+        if (tile >= DIM_TILES) continue;
+        Columns value;
+        wmma::load_matrix_sync(value, values + n * 16 * WIDE + tile * 16, WIDE);
+#pragma unroll
+        for (int i = 0; i < ROW_TILES; i++) {
+          Rows weight;
+          wmma::load_matrix_sync(weight, weights + i * 16 * WEIGHTS + n * 16, WEIGHTS);
+          wmma::mma_sync(sums[i][j], weight, value, sums[i][j]);
+        }
       }
-      // Before a row has seen a key its maximum is -inf; a shift of 0 keeps its weights 0.
-      const float shift = new_top == minus_infinity ? 0.f : new_top;
-      const float kept = exp2f(top[r] - shift);
-      top[r] = new_top;
-      total[r] *= kept;
-#pragma unroll
-      for (int d = 0; d < 8; d++) sum[r][d] *= kept;
-#pragma unroll
-      for (int u = 0; u < AT_ONCE; u++) total[r] += score[u][r] = exp2f(score[u][r] - shift);
-    }
-#pragma unroll
-    for (int u = 0; u < AT_ONCE; u++) {
-      float element[8];
-      widen(value_bits[u], 1.f, element);
-#pragma unroll
-      for (int r = 0; r < ROWS; r++)
-#pragma unroll
-        for (int d = 0; d < 8; d++) sum[r][d] += score[u][r] * element[d];
-    }
+    __syncthreads();
   }
 
 #pragma unroll
-  for (int r = 0; r < ROWS; r++) {
-    // Dim 8 * piece + d lies at d * LANES + piece: neighbours write to different banks.
-#pragma unroll
-    for (int d = 0; d < 8; d++)
-      sums[(mine * ROWS + r) * DIM + d * LANES + piece] = sum[r][d];
-    if (piece == 0) {
-      tops[mine * ROWS + r] = top[r];
-      totals[mine * ROWS + r] = total[r];
-    }
-  }
+  for (int step = LANES / 2; step; step /= 2) total += __shfl_xor_sync(~0u, total, step);
+  set_factor(total > 0.f ? v_scale / total : 0.f);
+  const bool written = first < work.keys || work.splits == 1;
+  if (token >= 0 && piece == 0)
+    lse[work.place(row) * work.splits + work.split] =
+        total > 0.f ? (top + log2f(total)) * 0.69314718f : minus_infinity;
   __syncthreads();
-  for (int n = threadIdx.x; n < ROWS * DIM; n += blockDim.x) {
-    const int r = n / DIM, dim = n % DIM;
-    const long long row = place(r);
-    if (row < 0) continue;
-    float best = minus_infinity, all = 0.f, value = 0.f;
-    for (int i = 0; i < KEYS; i++) best = fmaxf(best, tops[i * ROWS + r]);
-    const float shift = best == minus_infinity ? 0.f : best;
-    for (int i = 0; i < KEYS; i++) {
-      const float weight = exp2f(tops[i * ROWS + r] - shift);
-      all += weight * totals[i * ROWS + r];
-      value += weight * sums[(i * ROWS + r) * DIM + dim % 8 * LANES + dim / 8];
+  // An empty part leaves its sums unwritten: the merge knows it by its LSE.
+  if (!written) return;
+  scale_sums();
+  const auto patch = SHARED_AS(float, keys) + warp * 256;  // where the keys were
+#pragma unroll
+  for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+    for (int j = 0; j < OUT_TILES; j++) {
+      const int tile = j * WARPS + warp, r = i * 16 + lane / 2, d = lane % 2 * 8;
+      if (tile >= DIM_TILES) continue;
+      wmma::store_matrix_sync(patch, sums[i][j], 16, wmma::mem_row_major);
+      __syncwarp();
+      if (work.token(r) >= 0) {
+        Stored stored;
+        for (int e = 0; e < 8; e++) stored.at[e] = STORE(patch[lane / 2 * 16 + d + e]);
+        const long long at = work.place(r) * work.splits + work.split;
+        *reinterpret_cast<Stored*>(out + at * DIM + tile * 16 + d) = stored;
+      }
+      __syncwarp();
     }
-    const long long at = row * splits + split;
-    // An empty part leaves its sums unwritten: the merge knows it by its LSE.
-    if (first < keys || splits == 1) out[at * DIM + dim] = STORE(all > 0.f ? value / all : 0.f);
-    if (dim == 0) lse[at] = all > 0.f ? (best + log2f(all)) * 0.69314718f : minus_infinity;
-  }
 }
 """
-
-_MERGE = """
-extern "C" __global__ void merge_parts(
-    const float* part_out, const float* part_lse, ELEMENT* out, float* lse, const int splits) {
-  const float minus_infinity = __int_as_float(0xff800000);
-  const long long row = blockIdx.x;
-  part_lse += row * splits;
-  part_out += row * splits * DIM;
-  // Each warp for itself: nothing to wait for.
-  float top = minus_infinity, total = 0.f;
-  for (int n = threadIdx.x % 32; n < splits; n += 32) top = fmaxf(top, part_lse[n]);
-  for (int step = 16; step; step /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
-  const float shift = top == minus_infinity ? 0.f : top;
-  for (int n = threadIdx.x % 32; n < splits; n += 32) total += expf(part_lse[n] - shift);
-  for (int step = 16; step; step /= 2) total += __shfl_xor_sync(~0u, total, step);
-  for (int dim = threadIdx.x; dim < DIM; dim += blockDim.x) {
-    float value = 0.f;
-#pragma unroll 4
-    for (int n = 0; n < splits; n++) {
-      const float weight = expf(part_lse[n] - shift);
-      if (weight > 0.f) value += weight * part_out[n * DIM + dim];
-    }
-    out[row * DIM + dim] = NARROW(total > 0.f ? value / total : 0.f);
-  }
-  if (threadIdx.x == 0) lse[row] = total > 0.f ? top + logf(total) : minus_infinity;
-}
-"""
-
-
-@cache
-def _attend_kernel(
-    dtype: torch.dtype, *, head_dim: int, page_size: int, rows: int, at_once: int, once: bool
-) -> RawKernel:
-    store = ("ELEMENT", "NARROW") if once else ("float", "")
-    constants = (
-        f"#define DIM {head_dim}\n#define PAGE {page_size}\n#define ROWS {rows}\n"
-        f"#define AT_ONCE {at_once}\n#define OUT {store[0]}\n#define STORE {store[1]}\n"
-    )
-    return RawKernel("attend_part", _PREAMBLE[dtype] + constants + _ATTEND)
-
-
-@cache
-def _merge_kernel(dtype: torch.dtype, *, head_dim: int) -> RawKernel:
-    return RawKernel("merge_parts", f"{_PREAMBLE[dtype]}#define DIM {head_dim}\n{_MERGE}")
-
-
-def plan_for(shape: Shape, *, sms: int) -> Plan:
-    """Choose few rows for plain decode, whose lanes then load more keys at once."""
-    rows, at_once = (4, 4) if shape.packed_rows <= 4 else (8, 2)
-    least_keys = max(64, shape.packed_rows)
-    splits = split_count(
-        blocks=shape.requests * shape.kv_heads * -(-shape.packed_rows // rows),
-        most_keys=shape.most_keys,
-        least_keys=least_keys,
-        slots=sms * _BLOCKS_PER_SM,
-    )
-    return Plan(rows=rows, at_once=at_once, splits=splits, least_keys=least_keys)
-
-
-def _refuses(case: Case) -> str | None:
-    dim = case.number("head_dim")
-    return None if dim in _HEAD_DIMS else f"head_dim is {dim}; it is built for {_HEAD_DIMS}"
-
-
-@OP.prepared_implementation(
-    "cupy",
-    needs=Needs(capabilities=(80, 89, 90, 100, 120), packages=("cupy",), refuses=_refuses),
-    declares=("wide_load",),
 )
-def cupy_attention(
-    *,
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    page_table: torch.Tensor,
-    prefix_lens: torch.Tensor,
-    mask_words: torch.Tensor,
-    scale: float,
-    draft_tokens: int,
-) -> Prepared:
-    """Choose rows and splits by the shapes; a call allocates its outputs and launches."""
-    given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "page_table": page_table,
-             "prefix_lens": prefix_lens, "mask_words": mask_words}  # fmt: skip
-    shape = shape_of(**given, draft_tokens=draft_tokens)
-    for name in ("q", "k_cache", "v_cache"):
-        _must_be_aligned(name, given[name])
-    plan = plan_for(shape, sms=sm_count(q.device))
 
-    def call() -> Outputs:
-        return attend(given, shape=shape, plan=plan, scale=scale)
-
-    facts = {"splits": str(plan.splits), "rows": str(plan.rows), "warps": str(_WARPS)}
-    return Prepared(call=call, facts=facts)
+_own = partial(
+    OP.prepared_implementation,
+    needs=Needs(capabilities=(80, 89, 90, 100, 120), packages=("cupy",), refuses=cuda.refuses),
+    declares=("tensor_core", "wide_load"),
+)
 
 
-def attend(given: Mapping[str, torch.Tensor], *, shape: Shape, plan: Plan, scale: float) -> Outputs:
+@_own("cupy", mode="verify")
+def cupy_attention(**inputs: Any) -> Prepared:
+    """Read each key once for all the rows that share it."""
+    return _prepared(Given(**inputs), "verify")
+
+
+@_own("cupy_decode", mode="decode", form_cost=FORM_COSTS["decode"])
+def cupy_decode(**inputs: Any) -> Prepared:
+    """Treat each draft token as a decode request of its own."""
+    return _prepared(Given(**inputs), "decode")
+
+
+@_own("cupy_extend", mode="extend", form_cost=FORM_COSTS["extend"])
+def cupy_extend(**inputs: Any) -> Prepared:
+    """Let one block a query head and row tile walk the whole prefix."""
+    return _prepared(Given(**inputs), "extend")
+
+
+def _prepared(given: Given, mode: Mode) -> Prepared:
+    cuda.check_alignment(given)
+    shape = given.shape
+    tile = tile_for("cuda", rows=shape.form(mode).rows, head_dim=shape.head_dim)
+    return prepare(given, mode, tile=tile, attend=attend)
+
+
+def attend(given: Given, plan: Plan) -> Outputs:
     """Launch by this plan, whatever the shape would choose."""
-    q, k_cache, v_cache = given["q"], given["k_cache"], given["v_cache"]
-    rows, dim = len(q) * shape.q_heads, shape.head_dim
-    out = torch.empty_like(q)
-    lse = torch.empty(len(q), shape.q_heads, dtype=torch.float32, device=q.device)
-    once = plan.splits == 1
-    part_out = out if once else lse.new_empty(rows, plan.splits, dim)
-    part_lse = lse if once else lse.new_empty(rows, plan.splits)
-    kernel = _attend_kernel(
-        q.dtype, head_dim=dim, page_size=shape.page_size,
-        rows=plan.rows, at_once=plan.at_once, once=once,
-    )  # fmt: skip
-    sizes = (shape.tokens, shape.kv_heads, shape.group, shape.width, plan.least_keys)
-    kernel(
-        (-(-shape.packed_rows // plan.rows) * shape.kv_heads, plan.splits, shape.requests),
-        (32 * _WARPS,),
-        q, k_cache, v_cache, given["page_table"], given["prefix_lens"], given["mask_words"],
-        part_out, part_lse, *k_cache.stride()[:3], *v_cache.stride()[:3],
-        *map(np.int32, sizes), np.float32(scale * _LOG2_E),
-    )  # fmt: skip
-    if not once:
-        _merge_kernel(q.dtype, head_dim=dim)(
-            (rows,), (max(32, dim),), part_out, part_lse, out, lse, np.int32(plan.splits)
-        )
-    return {"out": out, "lse": lse}
-
-
-def _must_be_aligned(name: str, tensor: torch.Tensor) -> None:
-    strides = [step * tensor.element_size() for step in tensor.stride()[:-1]]
-    if any(number % _ALIGNED_BYTES for number in (tensor.data_ptr(), *strides)):
-        raise ValueError(
-            f"{name} starts at an address or has strides ({strides} B) that are no multiples of "
-            f"{_ALIGNED_BYTES} bytes, which its loads need: copy it"
-        )
+    size = shared_bytes(plan.tile, head_dim=given.shape.head_dim)
+    return cuda.attend(given, plan, body=_BODY, shared_bytes=size)

@@ -1,7 +1,7 @@
 """`tree_attention` in Triton: the keys are split, each part attends, the parts are merged.
 
-Bytes decide: a key and its value are 4 * head_dim bytes and meet T x group rows, so with fewer than
-about 100 rows a GPU waits for DRAM and not for its tensor cores. Hence:
+Bytes decide: a key and its value are 4 * head_dim bytes (half of that in fp8) and meet T x group
+rows, so with fewer than about 100 rows a GPU waits for DRAM and not for its tensor cores. Hence:
 - the T x group rows that share a key head are the rows of one tile, and read each key once; only
   beyond 64 rows a second tile of the same keys runs beside the first and finds them in L2;
 - the keys are split until the grid fills the SMs once (`kernels/_splits.py`), then merged by LSE;
@@ -10,15 +10,18 @@ about 100 rows a GPU waits for DRAM and not for its tensor cores. Hence:
   they meet a stride, and masked with `other`, for what lies behind the last key may be NaN. They
   carry no eviction hint: Triton 3.7 drops it from the asynchronous copies that they become.
 
+Three implementations, one kernel: `triton` is the above, `triton_decode` and `triton_extend` pack
+the rows as those forms of `kernels/_forms.py` do, the last unsplit. fp8 caches are read as bytes
+and widened in registers (`kernels/_fp8_triton.py`), their scales applied to scores and result.
+
 Lengths, trees and page ids are read on the device: a captured graph follows them. The number of
 parts is fixed by shapes, and each row is summed in one order: the same bits come out each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from functools import partial
+from typing import Any
 
 import torch
 import triton
@@ -26,110 +29,35 @@ import triton.language as tl
 
 from kernels import Case, Needs, Outputs, Prepared
 from kernels._bfloat16 import dot, narrow
-from kernels._splits import sm_count, split_count
-from kernels._target import capability
-from kernels.tree_attention import OP, Shape, shape_of
+from kernels._fp8_triton import LIFT, widen
+from kernels._merge_triton import merge
+from kernels._paged import FP8
+from kernels._tree_attention_plan import Plan, prepare, tile_for
+from kernels.tree_attention import FORM_COSTS, OP, Given
+from verifyscope.records import Mode
 
 _LOG2_E = 1.4426950408889634
-_MERGE_SPLITS = 16  # parts that the merge kernel takes at a time
-_SMALL_SHARED = (86, 89, 120, 121)  # 101,376 B a block; sm_80 has 166,912, sm_90 and 100 232,448
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """Rows and keys of a tile, warps, pipeline stages, and the blocks an SM should hold."""
-
-    rows: int
-    keys: int
-    warps: int
-    stages: int
-    blocks_per_sm: int
-
-    @property
-    def registers(self) -> int:
-        """Return what a thread may have so that this many blocks share an SM's 65,536.
-
-        Left alone, ptxas aims at more blocks than shared memory lets in, and spills for them.
-        """
-        return min(255, 65536 // (32 * self.warps * self.blocks_per_sm) // 8 * 8)
+# Numbers that change nothing but a loop's length or a row's place: no kernel of its own for a 1.
+_SIZES = ("unit_tokens", "unit_heads", "units", "tokens", "kv_heads", "group", "width", "splits",
+          "least_keys")  # fmt: skip
 
 
-# Five stages are two tiles in flight: page ids are loaded two stages before the keys they lead to.
-# With three, Triton issues the loads of a tile only after it has finished the one before.
-# Tiles are as wide as lets two blocks share an SM; beyond 64 rows of 128 (or any of 256) one fits.
-# Chosen by bytes in flight, shared memory and registers, with no spill; nobody has timed them yet.
-_SMALL_TILES: Mapping[tuple[int, int], Tile] = MappingProxyType(
-    {
-        (64, 16): Tile(rows=16, keys=64, warps=4, stages=5, blocks_per_sm=2),
-        (64, 32): Tile(rows=32, keys=64, warps=4, stages=5, blocks_per_sm=2),
-        (64, 64): Tile(rows=64, keys=64, warps=4, stages=5, blocks_per_sm=2),
-        (128, 16): Tile(rows=16, keys=32, warps=4, stages=5, blocks_per_sm=2),
-        (128, 32): Tile(rows=32, keys=32, warps=4, stages=5, blocks_per_sm=2),
-        (128, 64): Tile(rows=64, keys=64, warps=8, stages=5, blocks_per_sm=1),
-        (256, 16): Tile(rows=16, keys=32, warps=4, stages=5, blocks_per_sm=1),
-        (256, 32): Tile(rows=32, keys=32, warps=8, stages=5, blocks_per_sm=1),
-        (256, 64): Tile(rows=64, keys=16, warps=8, stages=5, blocks_per_sm=1),
-    }
-)
-_LARGE_TILES: Mapping[tuple[int, int], Tile] = MappingProxyType(
-    {
-        (64, 16): Tile(rows=16, keys=128, warps=4, stages=5, blocks_per_sm=2),
-        (64, 32): Tile(rows=32, keys=128, warps=4, stages=5, blocks_per_sm=2),
-        (64, 64): Tile(rows=64, keys=64, warps=4, stages=5, blocks_per_sm=2),
-        (128, 16): Tile(rows=16, keys=64, warps=4, stages=5, blocks_per_sm=2),
-        (128, 32): Tile(rows=32, keys=64, warps=8, stages=5, blocks_per_sm=2),
-        (128, 64): Tile(rows=64, keys=32, warps=4, stages=5, blocks_per_sm=2),
-        (256, 16): Tile(rows=16, keys=32, warps=4, stages=5, blocks_per_sm=2),
-        (256, 32): Tile(rows=32, keys=32, warps=4, stages=5, blocks_per_sm=2),
-        (256, 64): Tile(rows=64, keys=32, warps=8, stages=5, blocks_per_sm=1),
-    }
-)
-
-
-def tile_for(shape: Shape) -> Tile:
-    """Return the tile for the device that `kernels._target` names."""
-    table = _SMALL_TILES if capability() in _SMALL_SHARED else _LARGE_TILES
-    rows = 16 if shape.packed_rows <= 16 else 32 if shape.packed_rows <= 32 else 64
-    return table[max(64, shape.head_dim), rows]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """Into how many parts the keys are cut, and the keys below which a part is not worth it."""
-
-    count: int
-    least_keys: int
-
-
-def split_for(shape: Shape, tile: Tile, *, sms: int) -> Split:
-    """Fill the SMs once, with parts that cost no more to merge than to read.
-
-    A part of n keys reads 4 * n * head_dim bytes from DRAM; its sums are 4 * rows * head_dim,
-    written and read once more, but through L2 at two to three times that speed: hence n >= rows.
-    """
-    least_keys = max(64, shape.packed_rows, tile.keys)
-    blocks = shape.requests * shape.kv_heads * -(-shape.packed_rows // tile.rows)
-    count = split_count(
-        blocks=blocks,
-        most_keys=shape.most_keys,
-        least_keys=least_keys,
-        slots=sms * tile.blocks_per_sm,
-    )
-    return Split(count=count, least_keys=least_keys)
-
-
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def _attend_part(
     q_ptr, k_ptr, v_ptr, page_table_ptr, prefix_lens_ptr, mask_words_ptr, out_ptr, lse_ptr,
-    scale_log2, tokens, kv_heads, group, width, splits, least_keys,
+    scale_log2, v_scale, unit_tokens, unit_heads, units,
+    tokens, kv_heads, group, width, splits, least_keys,
     stride_kp, stride_ks, stride_kh, stride_vp, stride_vs, stride_vh,
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     ONCE: tl.constexpr,
 ):  # fmt: skip
-    # Row tiles and heads of one part are neighbours in the grid: they share lines and pages.
-    tiles = tl.cdiv(tokens * group, BLOCK_M)
+    # Row tiles, units and heads of one part are neighbours in the grid: they share lines and pages.
+    tiles = tl.cdiv(unit_tokens * unit_heads, BLOCK_M)
     tile = tl.program_id(0) % tiles
-    kv_head = (tl.program_id(0) // tiles).to(tl.int64)
+    unit = tl.program_id(0) // tiles % units
+    kv_head = (tl.program_id(0) // (tiles * units)).to(tl.int64)
     split = tl.program_id(1)
     request = tl.program_id(2).to(tl.int64)
 
@@ -140,9 +68,10 @@ def _attend_part(
     last = tl.minimum(first + part, keys)
 
     row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    token = row // group
-    there = token < tokens
-    head = kv_head * group + row % group
+    there = row < unit_tokens * unit_heads
+    sharing = group // unit_heads  # units of the same tokens
+    token = unit // sharing * unit_tokens + row // unit_heads
+    head = kv_head * group + unit % sharing * unit_heads + row % unit_heads
     out_row = (request * tokens + token) * kv_heads * group + head  # int64 [BLOCK_M]
     dim = tl.arange(0, HEAD_DIM)
     q = tl.load(q_ptr + out_row[:, None] * HEAD_DIM + dim, mask=there[:, None], other=0.0)
@@ -157,15 +86,19 @@ def _attend_part(
     for start in range(first, last, BLOCK_N):
         key = start + tl.arange(0, BLOCK_N)
         live = key < last
-        if PAGE % BLOCK_N == 0:  # one page a tile
-            page = tl.load(page_row_ptr + start // PAGE).to(tl.int64)
+        # Masked even where it is one page a tile: loads are issued ahead of the loop's end.
+        if PAGE % BLOCK_N == 0:
+            page = tl.load(page_row_ptr + start // PAGE, mask=start < last, other=0).to(tl.int64)
         else:
             page = tl.load(page_row_ptr + key // PAGE, mask=live, other=0).to(tl.int64)
         slot = (key % PAGE).to(tl.int64)
         k_at = (page * stride_kp + slot * stride_ks)[:, None] + dim  # [BLOCK_N, HEAD_DIM]
         v_at = (page * stride_vp + slot * stride_vs)[:, None] + dim
-        k = tl.load(k_head_ptr + k_at, mask=live[:, None], other=0.0)
-        v = tl.load(v_head_ptr + v_at, mask=live[:, None], other=0.0)
+        k = tl.load(k_head_ptr + k_at, mask=live[:, None], other=0)
+        v = tl.load(v_head_ptr + v_at, mask=live[:, None], other=0)
+        if k_ptr.dtype.element_ty == tl.uint8:
+            k = widen(k, q.dtype)
+            v = widen(v, q.dtype)
         score = dot(q, tl.trans(k)) * scale_log2  # [BLOCK_M, BLOCK_N]
         draft = key - prefix
         bit = (word[:, None] >> tl.minimum(tl.maximum(draft, 0), 31)[None, :]) & 1
@@ -182,7 +115,7 @@ def _attend_part(
 
     some = total > 0
     divisor = tl.where(some, total, 1.0)
-    out = out / divisor[:, None]
+    out = out * (v_scale / divisor)[:, None]
     lse = tl.where(some, (top + tl.log2(divisor)) * 0.6931471805599453, float("-inf"))
     at = out_row if ONCE else out_row * splits + split
     # An empty part leaves its sums unwritten: the merge knows it by its LSE.
@@ -195,37 +128,6 @@ def _attend_part(
     tl.store(lse_ptr + at, lse, mask=there)
 
 
-@triton.jit
-def _merge_parts(
-    part_out_ptr, part_lse_ptr, out_ptr, lse_ptr, splits,
-    HEAD_DIM: tl.constexpr, BLOCK_S: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    dim = tl.arange(0, HEAD_DIM)
-    top = float("-inf")
-    total = 0.0
-    out = tl.zeros([HEAD_DIM], tl.float32)
-    for start in range(0, splits, BLOCK_S):
-        split = start + tl.arange(0, BLOCK_S)
-        at = row * splits + split
-        lse = tl.load(part_lse_ptr + at, mask=split < splits, other=float("-inf"))
-        some = lse > float("-inf")
-        sums = tl.load(
-            part_out_ptr + at[:, None] * HEAD_DIM + dim, mask=some[:, None], other=0.0
-        )  # [BLOCK_S, HEAD_DIM]
-        new_top = tl.maximum(top, tl.max(lse, 0))
-        shift = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weight = tl.exp(lse - shift)
-        kept = tl.exp(top - shift)
-        total = total * kept + tl.sum(weight, 0)
-        out = out * kept + tl.sum(weight[:, None] * sums, 0)
-        top = new_top
-    some = total > 0
-    divisor = tl.where(some, total, 1.0)
-    tl.store(out_ptr + row * HEAD_DIM + dim, narrow(out / divisor, out_ptr.dtype.element_ty))
-    tl.store(lse_ptr + row, tl.where(some, top + tl.log(divisor), float("-inf")))
-
-
 def _refuses(case: Case) -> str | None:
     dim = case.number("head_dim")
     if dim not in (16, 32, 64, 128, 256):
@@ -233,70 +135,60 @@ def _refuses(case: Case) -> str | None:
     return None
 
 
-@OP.prepared_implementation(
-    "triton",
-    needs=Needs(capabilities=(80, 89, 90, 100, 120), packages=("triton",), refuses=_refuses),
-    declares=("tensor_core", "wide_load"),
-)
-def triton_attention(
-    *,
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    page_table: torch.Tensor,
-    prefix_lens: torch.Tensor,
-    mask_words: torch.Tensor,
-    scale: float,
-    draft_tokens: int,
-) -> Prepared:
-    """Choose tile and splits by the shapes; a call allocates its outputs and launches.
+_NEEDS = Needs(capabilities=(80, 89, 90, 100, 120), packages=("triton",), refuses=_refuses)
+_own = partial(OP.prepared_implementation, needs=_NEEDS, declares=("tensor_core", "wide_load"))
+
+
+@_own("triton", mode="verify")
+def triton_attention(**inputs: Any) -> Prepared:
+    """Read each key once for all the rows that share it."""
+    return _prepared(Given(**inputs), "verify")
+
+
+@_own("triton_decode", mode="decode", form_cost=FORM_COSTS["decode"])
+def triton_decode(**inputs: Any) -> Prepared:
+    """Treat each draft token as a decode request of its own."""
+    return _prepared(Given(**inputs), "decode")
+
+
+@_own("triton_extend", mode="extend", form_cost=FORM_COSTS["extend"])
+def triton_extend(**inputs: Any) -> Prepared:
+    """Let one block a query head and row tile walk the whole prefix."""
+    return _prepared(Given(**inputs), "extend")
+
+
+def _prepared(given: Given, mode: Mode) -> Prepared:
+    shape = given.shape
+    tile = tile_for("triton", rows=shape.form(mode).rows, head_dim=shape.head_dim)
+    return prepare(given, mode, tile=tile, attend=attend)
+
+
+def attend(given: Given, plan: Plan) -> Outputs:
+    """Launch by this plan, whatever the shape would choose.
 
     The partial sums are allocated in the call: inside a capture torch then hands the same memory
     to every layer, as an engine does, and it stays in L2.
     """
-    given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "page_table": page_table,
-             "prefix_lens": prefix_lens, "mask_words": mask_words}  # fmt: skip
-    shape = shape_of(**given, draft_tokens=draft_tokens)
-    tile = tile_for(shape)
-    split = split_for(shape, tile, sms=sm_count(q.device))
-
-    def call() -> Outputs:
-        return attend(given, shape=shape, tile=tile, split=split, scale=scale)
-
-    facts = {
-        "splits": str(split.count),
-        "tile": f"{tile.rows}x{tile.keys}",
-        "warps": str(tile.warps),
-        "stages": str(tile.stages),
-    }
-    return Prepared(call=call, facts=facts)
-
-
-def attend(
-    given: Mapping[str, torch.Tensor], *, shape: Shape, tile: Tile, split: Split, scale: float
-) -> Outputs:
-    """Launch with this tile and split, whatever the shape would choose."""
-    q, k_cache, v_cache = given["q"], given["k_cache"], given["v_cache"]
+    shape, form, tile, q = given.shape, plan.form, plan.tile, given.q
+    caches, lift = (given.k_cache, given.v_cache), 1.0
+    if given.k_cache.dtype == FP8:
+        caches, lift = (given.k_cache.view(torch.uint8), given.v_cache.view(torch.uint8)), LIFT
     rows = len(q) * shape.q_heads
     out = torch.empty_like(q)
     lse = torch.empty(len(q), shape.q_heads, dtype=torch.float32, device=q.device)
-    once = split.count == 1
-    parts = (rows, split.count)
-    part_out = out if once else lse.new_empty(*parts, shape.head_dim)
-    part_lse = lse if once else lse.new_empty(parts)
-    tiles = -(-shape.packed_rows // tile.rows)
-    _attend_part[(tiles * shape.kv_heads, split.count, shape.requests)](
-        q, k_cache, v_cache, given["page_table"], given["prefix_lens"], given["mask_words"],
-        part_out, part_lse,
-        scale * _LOG2_E, shape.tokens, shape.kv_heads, shape.group, shape.width,
-        split.count, split.least_keys, *k_cache.stride()[:3], *v_cache.stride()[:3],
+    once = plan.splits == 1
+    part_out = out if once else lse.new_empty(rows, plan.splits, shape.head_dim)
+    part_lse = lse if once else lse.new_empty(rows, plan.splits)
+    _attend_part[(plan.blocks(shape), plan.splits, shape.requests)](
+        q, *caches, given.page_table, given.prefix_lens, given.mask_words, part_out, part_lse,
+        given.scale * given.k_scale * lift * _LOG2_E, given.v_scale * lift,
+        form.tokens, form.heads, form.units,
+        shape.tokens, shape.kv_heads, shape.group, shape.width, plan.splits, plan.least_keys,
+        *caches[0].stride()[:3], *caches[1].stride()[:3],
         HEAD_DIM=shape.head_dim, PAGE=shape.page_size,
         BLOCK_M=tile.rows, BLOCK_N=tile.keys, ONCE=once,
         num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
     )  # fmt: skip
     if not once:
-        _merge_parts[(rows,)](
-            part_out, part_lse, out, lse, split.count,
-            HEAD_DIM=shape.head_dim, BLOCK_S=_MERGE_SPLITS, num_warps=4,
-        )  # fmt: skip
+        merge(part_out=part_out, part_lse=part_lse, out=out, lse=lse)
     return {"out": out, "lse": lse}

@@ -12,11 +12,10 @@ from functools import partial
 
 import torch
 
-from kernels import Case, Implementation, Inputs, Op, Outputs
+from kernels import Case, Implementation, Inputs, Op, Outputs, Prepared, Stage
 from kernels._check import compare, poisoned
 from kernels._graph import poison
 from suites._bench import Bench, Timing
-from suites.ceilings import PARTS as CEILING_PARTS
 from verifyscope.alternate import Alternation, StopRule, alternate, warm_up
 from verifyscope.clock import ClockName
 from verifyscope.errors import reason_of
@@ -45,10 +44,24 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """Times of what an engine repeats for each step: all of it, or a stage by its name.
+
+    within: the stage that does this one's work as well.
+    """
+
+    stage: str | None
+    samples: tuple[float, ...]
+    within: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What became of one implementation on a case; `timed` is empty unless the status is ok.
 
-    facts: what the implementation resolved in its plan. plan_s: times of planning, if it plans.
+    facts: what the implementation resolved in its plan. planned: times of planning, if it plans:
+    of all of it, and of its stages if there are several. form_cost, launches: what its form of the
+    computation costs, where that is not the op's, and the kernels of a call, where it says so.
     """
 
     implementation: Implementation
@@ -57,7 +70,9 @@ class Outcome:
     reason: str | None = None
     timed: tuple[Timed, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
-    plan_s: tuple[float, ...] = ()
+    planned: tuple[Planned, ...] = ()
+    form_cost: Cost | None = None
+    launches: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +107,9 @@ class _Work:
     want: Outputs
     timings: dict[str, tuple[Timing, ...]] = field(default_factory=dict)
     facts: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    plans: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    planned: dict[str, tuple[Planned, ...]] = field(default_factory=dict)
+    form_costs: dict[str, Cost | None] = field(default_factory=dict)
+    launches: dict[str, int | None] = field(default_factory=dict)
     failed: dict[str, tuple[Status, str]] = field(default_factory=dict)
 
 
@@ -174,14 +191,16 @@ def _make_ready(work: _Work, one: Implementation) -> None:
     work.bench.synchronize()
     _hold(one, got, work.want)
     work.facts[one.name] = dict(prepared.facts)
+    work.launches[one.name] = prepared.launches
+    work.form_costs[one.name] = one.form_cost(work.sets[0]) if one.form_cost else None
+    # Not one of those that are timed: planning again would move what a captured graph reads.
+    work.planned[one.name] = _time_planning(work, prepared)
     del prepared, got
     timings = work.bench.timings(
         one, work.sets, touched_bytes=work.cost.touched_bytes, why_flushed=work.why_flushed
     )
     for timing in timings:
         _check_timed(work, one, timing)
-    if one.plans and work.op.part not in CEILING_PARTS:
-        work.plans[one.name] = _plan_seconds(work, one)
     work.timings[one.name] = timings
 
 
@@ -219,16 +238,29 @@ def _equal(got: torch.Tensor, want: torch.Tensor) -> bool:
     return got.shape == want.shape and got.dtype == want.dtype and torch.equal(got, want)
 
 
-def _plan_seconds(work: _Work, one: Implementation) -> tuple[float, ...]:
-    taken: list[float] = []
+def _time_planning(work: _Work, prepared: Prepared) -> tuple[Planned, ...]:
+    """Time what an engine repeats for each step: all of it, then each stage, round after round.
+
+    Times are of the host until the device is done, after a first time that is not counted.
+    """
+    if not prepared.stages:
+        return ()
+    whole = Stage(name="", run=prepared.replan)
+    timed = (whole, *(prepared.stages if len(prepared.stages) > 1 else ()))
+    taken: dict[str, list[float]] = {stage.name: [] for stage in timed}
+    prepared.replan()
     start_s = time.perf_counter()
-    while len(taken) < _PLAN_ROUNDS and time.perf_counter() - start_s < _PLAN_CAP_S:
-        work.bench.synchronize()
-        before_s = time.perf_counter()
-        one.prepare(work.sets[0])
-        work.bench.synchronize()
-        taken.append(time.perf_counter() - before_s)
-    return tuple(taken)
+    while len(taken[""]) < _PLAN_ROUNDS and time.perf_counter() - start_s < _PLAN_CAP_S:
+        for stage in timed:
+            work.bench.synchronize()
+            before_s = time.perf_counter()
+            stage.run()
+            work.bench.synchronize()
+            taken[stage.name].append(time.perf_counter() - before_s)
+    return tuple(
+        Planned(stage=stage.name or None, samples=tuple(taken[stage.name]), within=stage.within)
+        for stage in timed
+    )
 
 
 def _guarded(
@@ -279,7 +311,9 @@ def _outcome(work: _Work, one: Implementation, alternation: Alternation) -> Outc
         status="ok",
         timed=tuple(timed),
         facts=work.facts[one.name],
-        plan_s=work.plans.get(one.name, ()),
+        planned=work.planned[one.name],
+        form_cost=work.form_costs[one.name],
+        launches=work.launches[one.name],
     )
 
 

@@ -4,12 +4,15 @@ from dataclasses import dataclass
 
 import msgspec
 
+from kernels import _predict
+from kernels._compile import is_compiled
 from kernels._points import Point
-from kernels._registry import Case, Cost, all_ops
-from suites import ceilings
-from suites._measure import Measured, Timed
+from kernels._registry import Case, Cost, Implementation, all_ops
+from suites import _performance, ceilings
+from suites._measure import Measured, Planned, Timed
 from suites._points import resolve
 from suites.ceilings import Ceilings
+from verifyscope.hardware import Gpu
 from verifyscope.privacy import redacted_words
 from verifyscope.records import Environment, Measurement, Status, Value
 from verifyscope.stats import summarise
@@ -35,6 +38,7 @@ class Writer:
     def without_time(self, point: Point, *, status: Status, reason: str) -> Line:
         """Return the line of a point that has no time."""
         case = _case(point)
+        implementation = _implementation(point)
         return Line(
             record=Measurement(
                 source="measured",
@@ -44,7 +48,8 @@ class Writer:
                 case=point.case,
                 kind=point.kind or "own",
                 dims=dict(case.dims) if case else {},
-                mode=case.mode if case else None,
+                mode=(implementation.mode if implementation else None)
+                or (case.mode if case else None),
                 status=status,
                 reason=redacted_words(reason),
                 environment=self.environment.id,
@@ -53,8 +58,27 @@ class Writer:
             )
         )
 
+    def predicted(self, point: Point, *, gpu: Gpu) -> Line | None:
+        """Return what a kernel of our own that cannot run here would take on `gpu`, if known."""
+        case, implementation = _case(point), _implementation(point)
+        if point.kind != "own" or case is None or implementation is None:
+            return None
+        if point.part in ceilings.PARTS or case.tiny or not is_compiled(implementation):
+            return None
+        row = _predict.predicted(implementation, case, gpu=gpu)
+        if row.predicted_s is None:
+            return None
+        return Line(
+            record=msgspec.structs.replace(
+                _predict.measurement(row),
+                environment=self.environment.id,
+                command=self.environment.command,
+                commit=self.environment.commit,
+            )
+        )
+
     def lines(self, point: Point, measured: Measured) -> list[Line]:
-        """Return the line of the point first, then those of its warm times and of its plan."""
+        """Return the line of the point first, then those of its warm times and of its planning."""
         outcome = measured.outcomes[point.implementation]
         if outcome.status != "ok" or measured.cost is None:
             reason = outcome.reason or "no reason is known"
@@ -62,8 +86,7 @@ class Writer:
         found = [
             self._timed(point, measured, cost=measured.cost, timed=timed) for timed in outcome.timed
         ]
-        if outcome.plan_s:
-            found.append(self._plan(point, measured, samples=outcome.plan_s))
+        found += [self._plan(point, measured, planned=planned) for planned in outcome.planned]
         return found
 
     def _timed(self, point: Point, measured: Measured, *, cost: Cost, timed: Timed) -> Line:
@@ -76,6 +99,15 @@ class Writer:
             if from_memory or ceilings.comes_from_memory(cost, self.cache_bytes):
                 floor_s = self.ceilings.floor_s(cost, dtype_name(resolve(point)[1]))
                 method |= self.ceilings.method_for(cost)
+                if point.kind == "own":
+                    method |= _performance.held_to(
+                        measured.outcomes[point.implementation],
+                        timed,
+                        cost=cost,
+                        dtype=dtype_name(resolve(point)[1]),
+                        ceilings=self.ceilings,
+                        median_s=summarise(timed.samples).median,
+                    )
             if from_memory:
                 why_void = self.ceilings.why_void(cost, summarise(timed.samples).median)
         line = self._told(
@@ -97,12 +129,21 @@ class Writer:
         )
         return Line(record=record, samples=line.samples)
 
-    def _plan(self, point: Point, measured: Measured, *, samples: tuple[float, ...]) -> Line:
-        """Say what planning costs: a row of its own, never part of the call's time."""
+    def _plan(self, point: Point, measured: Measured, *, planned: Planned) -> Line:
+        """Say what planning costs: rows of their own, never part of the call's time.
+
+        The op is `<op>_plan` for all that an engine repeats for each step, and `<op>_plan_<stage>`
+        for a stage of it, so that a stage is compared with the same stage of others.
+        """
         method: dict[str, Value] = {"clock": "perf-counter", "calls_per_sample": 1}
-        line = self._told(point, measured, samples=samples, why_not=None, method=method)
+        op = f"{point.op}_plan"
+        if planned.stage is not None:
+            op, method["stage"] = f"{op}_{planned.stage}", planned.stage
+        if planned.within is not None:
+            method["within"] = planned.within
+        line = self._told(point, measured, samples=planned.samples, why_not=None, method=method)
         record = msgspec.structs.replace(
-            line.record, part="metadata", op=f"{point.op}_plan", launch="eager", cache="warm"
+            line.record, part="metadata", op=op, launch="eager", cache="warm"
         )
         return Line(record=record, samples=line.samples)
 
@@ -155,6 +196,11 @@ def _case(point: Point) -> Case | None:
     """Return the case behind the name; None where the op itself cannot be loaded."""
     op = all_ops().get(point.op)
     return next((case for case in op.cases if case.name == point.case), None) if op else None
+
+
+def _implementation(point: Point) -> Implementation | None:
+    op = all_ops().get(point.op)
+    return op.implementations.get(point.implementation) if op else None
 
 
 def dtype_name(case: Case) -> str:

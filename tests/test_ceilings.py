@@ -14,7 +14,7 @@ from kernels import empty_kernel, matrix_ceiling, memory_ceiling
 from kernels._points import Point
 from kernels._registry import Case, Cost, Op
 from suites import _records, ceilings
-from suites._measure import Measured, Outcome, Timed
+from suites._measure import Measured, Outcome, Planned, Timed
 from suites._records import Writer
 from suites.ceilings import Ceilings
 from tests.timed_ops import doubling
@@ -92,9 +92,12 @@ def test_the_best_implementation_makes_the_ceiling() -> None:
             measurement("matrix_ceiling", matrix, 2.0, flops=3e12, dims={"dtype": "float16"}),
             measurement("empty_kernel", "empty_kernel", 3e-6),
             measurement("empty_kernel", "empty_kernel", 2e-6),
+            measurement("empty_kernel", "empty_kernel", 1.2e-6, launch="graph", cache="warm"),
         ]
     )
-    assert found == Ceilings(memory={"memory_read": 2e12}, matrix={"float16": 3e12}, empty_s=2e-6)
+    assert found == Ceilings(
+        memory={"memory_read": 2e12}, matrix={"float16": 3e12}, empty_s=2e-6, node_s=1.2e-6
+    )
 
 
 def test_a_ceiling_walks_three_caches_and_a_gibibyte() -> None:
@@ -135,7 +138,7 @@ def timed(cache: Any, samples: tuple[float, ...], launch: Any = "graph") -> Time
     )
 
 
-def measured(*timings: Timed, plan_s: tuple[float, ...] = (), **more: Any) -> Measured:
+def measured(*timings: Timed, planned: tuple[Planned, ...] = (), **more: Any) -> Measured:
     one: Any = None
     outcome = Outcome(
         implementation=one,
@@ -143,7 +146,7 @@ def measured(*timings: Timed, plan_s: tuple[float, ...] = (), **more: Any) -> Me
         status="ok",
         timed=timings,
         facts={"backend": "fa2"},
-        plan_s=plan_s,
+        planned=planned,
     )
     return Measured(
         cost=COST,
@@ -192,6 +195,10 @@ def test_a_cold_row_says_how_it_was_measured_and_what_it_is_held_to() -> None:
         "stopped_by": "width",
         "ceiling": "memory_write",
         "ceiling_bytes_per_s": 1.2e12,
+        "moved_bytes": 2e9,
+        "roof_s": record.floor_s,
+        "nodes": 2,
+        "limited_by": "bytes",
     }
 
 
@@ -216,14 +223,23 @@ def test_a_warm_row_far_above_the_cache_has_the_floor_all_the_same() -> None:
     assert line.record.floor_s == pytest.approx(2e9 / 1.2e12)
 
 
-def test_a_plan_is_a_row_of_its_own() -> None:
-    _, plan = writer().lines(POINT, measured(timed("cold", (3e-3,)), plan_s=(5e-4, 7e-4)))
-    record = plan.record
+def test_a_plan_is_a_row_of_its_own_and_so_is_each_stage() -> None:
+    planned = (
+        Planned(stage=None, samples=(5e-4, 7e-4)),
+        Planned(stage="mask", samples=(1e-4, 3e-4)),
+        Planned(stage="pack", samples=(4e-4,), within="plan"),
+    )
+    _, whole, mask, pack = writer().lines(POINT, measured(timed("cold", (3e-3,)), planned=planned))
+    record = whole.record
     assert (record.part, record.op, record.implementation) == ("metadata", "doubling_plan", "one")
     assert record.median_s == pytest.approx(6e-4)
-    assert (record.launch, plan.samples) == ("eager", (5e-4, 7e-4))
+    assert (record.launch, whole.samples) == ("eager", (5e-4, 7e-4))
     assert record.touched_bytes is None
-    assert record.method["clock"] == "perf-counter"
+    assert record.method == {"clock": "perf-counter", "calls_per_sample": 1}
+    assert (mask.record.part, mask.record.op) == ("metadata", "doubling_plan_mask")
+    assert mask.record.method["stage"] == "mask"
+    assert mask.record.median_s == pytest.approx(2e-4)
+    assert (pack.record.method["stage"], pack.record.method["within"]) == ("pack", "plan")
 
 
 @pytest.mark.parametrize(
@@ -308,7 +324,7 @@ def test_the_command_measures_and_records_the_ceilings_of_this_machine(tmp_path:
     assert done.returncode == 0, done.stderr
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     found = [record for record in read_records([records]) if isinstance(record, Measurement)]
-    assert {(row[0], row[1], row[5]) for row in rows} == {
+    assert {(row[0], row[1], row[6]) for row in rows} == {
         (record.op, record.implementation, record.status) for record in found
     }
     assert {record.op for record in found if record.status == "ok"} >= {op.name for op in OPS}

@@ -12,6 +12,7 @@ from kernels._points import Selection, Unit
 from kernels._raw import RawKernel
 from kernels._workers import Conditions, work
 from verifyscope.hardware import SHARED_BYTES_PER_BLOCK
+from verifyscope.occupancy import occupancy
 from verifyscope.records import Compiled
 
 TARGETS = tuple(SHARED_BYTES_PER_BLOCK)
@@ -23,7 +24,9 @@ pytestmark = pytest.mark.skipif(_cubin.why_not() is not None, reason=str(_cubin.
 def gate(units: list[Unit]) -> list[Compiled]:
     """Build in processes of their own: this one may hold Triton's interpreter instead."""
     conditions = Conditions(processes=2, timeout_s=600, environment={"TRITON_INTERPRET": "0"})
-    with work("kernels._compile:build_unit", units, conditions=conditions) as built:
+    with work(
+        "kernels._compile:build_unit", units, conditions=conditions, kin=lambda unit: unit.kin
+    ) as built:
         return [row for rows in built for row in rows]
 
 
@@ -35,7 +38,7 @@ def check_all(*, long: bool) -> None:
         for row in rows
         if row.failure
     } == {}
-    assert all(row.registers for row in rows)
+    assert all(row.registers and row.occupancy and row.waves for row in rows)
     done = {(row.op, row.implementation, row.capability) for row in rows}
     assert done == {(unit.op, unit.implementation, unit.capability) for unit in units}
 
@@ -49,7 +52,7 @@ def test_every_dtype_and_page_size_passes_the_gate_of_every_gpu() -> None:
     check_all(long=True)
 
 
-def test_the_gate_finds_what_is_there_and_names_what_is_wrong(
+def test_the_gate_finds_what_is_there_how_it_fills_a_gpu_and_what_is_wrong(
     more_ops: Callable[..., None],
 ) -> None:
     more_ops(TESTS / "ops", TESTS / "wrong_ops")
@@ -60,34 +63,45 @@ def test_the_gate_finds_what_is_there_and_names_what_is_wrong(
         name = (op, implementation, capability)
         return [row for row in rows if (row.op, row.implementation, row.capability) == name]
 
-    attention, scale = of("decode_attention", "triton"), of("rms_scale", "triton")
-    assert [row.case for row in attention] == ["ragged", "two-blocks", "gate-dim-128"]
-    assert attention[-1].found == ("tensor_core", "wide_load")
-    # 100 columns of the tiny case have no 16 bytes in a row: the gate case decides.
-    assert [row.found for row in scale] == [(), ("wide_load",)]
-    assert [(row.shared_bytes, row.case) for row in of("decode_attention", "cupy")] == [
-        (16 + 4 * keys, case)
-        for keys, case in ((37, "ragged"), (64, "two-blocks"), (128, "gate-dim-128"))
-    ]
-    assert [row.failure for row in attention + scale + of("rms_scale", "cupy")] == [None] * 6
-    # One kernel for both cases: it is built, and named, once.
-    assert [row.case for row in of("rms_scale", "cupy")] == ["ragged"]
+    # Real shapes decide; the tiny cases are built only where there is nothing else.
+    (attention,), (scale,) = of("decode_attention", "triton"), of("rms_scale", "triton")
+    assert (attention.case, attention.found) == ("gate-dim-128", ("tensor_core", "wide_load"))
+    assert (scale.case, scale.found) == ("gate-hidden-7168", ("wide_load",))
+    (raw,) = of("decode_attention", "cupy")
+    assert (raw.case, raw.shared_bytes) == ("gate-dim-128", 16 + 4 * 128)
+    assert [row.failure for row in (attention, scale, raw, *of("rms_scale", "cupy"))] == [None] * 4
+    # A block of 4 warps for each of 16 heads, on the GPUs that the capabilities stand for.
+    for capability, multiprocessors in ((80, 108), (120, 188)):
+        (row,) = of("decode_attention", "cupy", capability)
+        assert row.registers is not None
+        assert (row.threads, row.grid_blocks, row.multiprocessors) == (128, 16, multiprocessors)
+        held = occupancy(
+            capability=capability, registers=row.registers, shared_bytes=528, threads=128
+        )
+        assert (row.resident_blocks, row.occupancy) == (held.blocks, held.share)
+        assert row.limited_by == held.limited_by
+        assert row.waves == pytest.approx(16 / (multiprocessors * held.blocks))
 
-    product = of("too_much", "whole-matrix")
-    assert [row.failure is None for row in product] == [True, False]
-    assert "wants 131072 B of shared memory a block, sm_120 has 101376" in str(product[1].failure)
-    assert [row.failure for row in of("too_much", "whole-matrix", 80)] == [None, None]
-    spilling, _ = of("too_much", "spills")  # what fails is named for each case
+    (product,) = of("too_much", "whole-matrix")
+    assert "wants 131072 B of shared memory a block, sm_120 has 101376" in str(product.failure)
+    assert (product.resident_blocks, product.limited_by, product.waves) == (0, "shared", None)
+    assert [row.failure for row in of("too_much", "whole-matrix", 80)] == [None]
+    (spilling,) = of("too_much", "spills")
     assert spilling.spilled_bytes is not None
     assert spilling.spilled_bytes >= 4 * 64
     assert "spilling spills: " in str(spilling.failure)
-    assert of("too_much", "no-tensor-core")[1].failure == (
+    (crowded,) = of("too_much", "too-many-threads")
+    assert (crowded.threads, crowded.resident_blocks, crowded.limited_by) == (1024, 0, "registers")
+    assert "registers for each of 1024 threads, a multiprocessor has 65536" in str(crowded.failure)
+    (without,) = of("too_much", "no-tensor-core")
+    assert without.failure == (
         "declares tensor_core and wide_load, but no such instruction is in its kernels"
     )
-    for row in of("too_much", "does-not-compile"):
-        assert 'unknown.cu(2): error: identifier "no_such_name" is undefined' in str(row.failure)
-        assert row.registers is None
-    assert {row.failure for row in of("too_much", "launches-nothing")} == {"launched no kernel"}
+    (broken,) = of("too_much", "does-not-compile")
+    assert 'unknown.cu(2): error: identifier "no_such_name" is undefined' in str(broken.failure)
+    assert (broken.registers, broken.occupancy, broken.waves) == (None, None, None)
+    (nothing,) = of("too_much", "launches-nothing")
+    assert nothing.failure == "launched no kernel"
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -108,7 +122,13 @@ def test_shared_memory_is_counted_to_the_byte(target: int, static: int, dynamic:
 def test_one_byte_too_much_is_named(target: int, limit: int) -> None:
     def kernel(shared_bytes: int) -> Built:
         return Built(
-            kernel="k", capability=target, registers=32, local_bytes=0, shared_bytes=shared_bytes
+            kernel="k",
+            capability=target,
+            registers=32,
+            local_bytes=0,
+            shared_bytes=shared_bytes,
+            threads=128,
+            blocks=1,
         )
 
     assert kernel(limit).why_not is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingest import __main__ as command
-from ingest import formats, nccl_findings, nccl_records, nccl_tests
+from ingest import formats, nccl_findings, nccl_log_records, nccl_records, nccl_tests
 from ingest.log import LONGEST_LINE_BYTES, Log, numbered_lines
 from ingest.nccl_tests import Table
 from verifyscope import cli
@@ -151,7 +151,10 @@ def test_a_failed_test_and_a_shared_gpu_are_findings_with_their_line() -> None:
 
 
 def test_warnings_lose_addresses_and_folders() -> None:
-    warning = findings("nccl_tagged.txt")["nccl-warnings"].evidence[0]
+    with (DATA / "nccl_tagged.txt").open("rb") as file:
+        log = Log(file="a", lines=numbered_lines(file), environment="here", command="test")
+        known = {found.name: found for found in nccl_log_records.read(log)}
+    warning = known["nccl-warnings"].evidence[0]
     assert warning.at == 9
     assert "Connection closed by remote peer" in warning.value
     assert "192.0.2.7" not in warning.value
@@ -258,7 +261,9 @@ def test_library_numbers_are_versions(code: int, version: str) -> None:
 
 def test_every_format_is_told_by_content() -> None:
     for path in DATA.glob("nccl*.txt"):
-        assert [known.name for known in formats.recognise(path.read_bytes())] == ["nccl-tests"]
+        data = path.read_bytes()
+        logged = ["nccl-log"] if b" NCCL INFO " in data or b" NCCL WARN " in data else []
+        assert [known.name for known in formats.recognise(data)] == ["nccl-tests", *logged]
     assert formats.recognise(b"size,count,type\n8,2,float\n") == ()
     assert formats.recognise(b"# my notes\nabout NCCL and all_reduce_perf\n") == ()
 
@@ -273,8 +278,8 @@ def test_the_command_writes_records_and_says_what_it_read(
     assert ingest(str(DATA / "nccl_new.txt"), "--records", str(out)) == 0
     printed = capsys.readouterr()
     assert printed.out.splitlines()[2:4] == [
-        "nccl_new.txt\tnccl-tests\tall_reduce\t4\t4\t7\t1",
-        "nccl_new.txt\tnccl-tests\tall_to_all\t2\t2\t4\t0",
+        "nccl_new.txt\tnccl-tests+nccl-log\tall_reduce\t4\t4\t7\t1",
+        "nccl_new.txt\tnccl-tests+nccl-log\tall_to_all\t2\t2\t4\t0",
     ]
     assert "nccl_new.txt:20\tnon-monotone\t" in printed.out
     assert str(out) in printed.err
@@ -296,7 +301,7 @@ def unreadable(folder: Path) -> Iterator[tuple[Path, str]]:
         ("broken.txt", b"\x1f\x8b\x08 nThread", "is no whole gzip file"),
         ("records.jsonl", b'{"type":"environment","schema":1}\n', "holds records already"),
         ("other.txt", b"hello\nworld\n", "no format that is known here; known: nccl-tests"),
-        ("log.txt", (DATA / "nccl_log_only.txt").read_bytes(), "without a table of times"),
+        ("log.txt", b"NCCL version 2.29.7+cuda12.9\n", "without a table of times"),
     ):
         (folder / name).write_bytes(content)
         yield folder / name, words

@@ -14,7 +14,15 @@ import msgspec
 import pytest
 import torch
 
-from kernels import _cubin, _execute, _host_cuda, _select, _workers
+from kernels import (
+    _commands,
+    _cubin,
+    _execute,
+    _host_cuda,
+    _predict_command,
+    _select,
+    _workers,
+)
 from kernels.__main__ import PROGRAM, app
 from kernels._points import Selection
 from verifyscope import cli, records
@@ -202,19 +210,33 @@ def test_compile_prints_what_each_kernel_takes_and_records_it(
     files = ("--json", str(as_json), "--records", str(as_records))
     status, rows, err = command("--compile", "90", "120", *names, *more, *files)
     assert status == 1
-    assert "8 kernels built, 2 failed the gate" in err
-    assert err.splitlines()[-1].startswith("python -m kernels: 2 of 8 kernels must not be launched")
-    attention = [row for row in rows if row[0] == "decode_attention"]
-    assert [(row[2], row[4], row[7], row[8], row[10]) for row in attention] == [
-        (case, capability, str(16 + 4 * keys), limit, "")
-        for capability, limit in (("90", "232448"), ("120", "101376"))
-        for case, keys in (("ragged", 37), ("two-blocks", 64), ("gate-dim-128", 128))
+    assert "3 kernels built, 1 failed the gate" in err
+    assert err.splitlines()[-1].startswith("python -m kernels: 1 of 3 kernels must not be launched")
+    named = [dict(zip(_commands._COMPILE, row, strict=True)) for row in rows]
+    attention = [row for row in named if row["op"] == "decode_attention"]
+    assert [(row["capability"], row["shared_limit_bytes"]) for row in attention] == [
+        ("90", "232448"),
+        ("120", "101376"),
     ]
-    assert all(int(row[5]) > 0 and row[6] == "0" for row in attention)
+    for row in attention:
+        assert int(row["registers"]) > 0
+        assert (row["case"], row["spilled_bytes"], row["failure"]) == ("gate-dim-128", "0", "")
+        assert (row["shared_bytes"], row["threads"], row["blocks"]) == ("528", "128", "16")
+        assert 0 < float(row["waves"]) < float(row["occupancy"]) <= 1
+        assert int(row["blocks_per_sm"]) > 0
+        assert row["limited_by"] in ("registers", "warps")
     # What is built for 8.0 and 12.0 has no 9.0.
-    assert [row[4:] for row in rows if row[0] == "too_much"] == [
-        ["120", "", "", "", "101376", "", "launched no kernel"]
-    ] * 2
+    (nothing,) = (row for row in named if row["op"] == "too_much")
+    known = {name: value for name, value in nothing.items() if value}
+    assert known == {
+        "op": "too_much",
+        "implementation": "launches-nothing",
+        "case": "gate-128",
+        "kernel": "-",
+        "capability": "120",
+        "shared_limit_bytes": "101376",
+        "failure": "launched no kernel",
+    }
     assert [item["kernel"] for item in json.loads(as_json.read_text())] == [row[3] for row in rows]
     environment, *rest = records.read([as_records])
     assert isinstance(environment, Environment)
@@ -223,6 +245,39 @@ def test_compile_prints_what_each_kernel_takes_and_records_it(
     first = msgspec.structs.asdict(rest[0])
     assert (first["environment"], first["capability"]) == (environment.id, 90)
     assert first["registers"] == int(rows[0][5])
+    assert (first["multiprocessors"], first["grid_blocks"]) == (132, 16)
+
+
+# ---- --predict ----
+
+
+def test_predict_prints_what_no_compiler_sees_for_each_measured_case(
+    command: Command, tmp_path: Path
+) -> None:
+    as_json, as_records = tmp_path / "predict.json", tmp_path / "predict.jsonl"
+    files = ("--json", str(as_json), "--records", str(as_records))
+    names = ("--op", "decode_attention", "--implementation", "cupy", "--node-us", "1.5")
+    status, rows, err = command("--predict", "H200", *names, *files)
+    assert status == 0
+    assert err == (
+        "predicted, not measured: H200 SXM, 4.80 TB/s, 989 Tflop/s in bf16 and fp16, "
+        "1.50 us a launch\n"
+    )
+    (row,) = (dict(zip(_predict_command._HEADER, row, strict=True)) for row in rows)
+    # A block for each of 8 heads; 8,192 keys and values of 128 dims are 4 MiB and a little.
+    assert (row["case"], row["launches"], row["blocks"]) == ("keys-8192", "1", "8")
+    assert (row["touched"], row["moved"], row["limited_by"]) == ("4.20 MB", "4.20 MB", "nodes")
+    assert row["floor"] == "875 ns"
+    (one,) = json.loads(as_json.read_text())
+    assert one["predicted_s"] == pytest.approx(one["roof_s"] + 1.5e-6)
+    if _cubin.why_not() is None:
+        assert one["grids"][0]["waves"] > 0
+    environment, *rest = records.read([as_records])
+    assert isinstance(environment, Environment)
+    (record,) = rest
+    assert isinstance(record, Measurement)
+    assert (record.source, record.median_s) == ("predicted", one["predicted_s"])
+    assert record.environment == environment.id
 
 
 # ---- Mistakes ----
@@ -240,6 +295,11 @@ def test_compile_prints_what_each_kernel_takes_and_records_it(
         (["90"], "unexpected '90'; capabilities go with --compile"),
         (["--list", "--check"], "--list and --check exclude each other"),
         (["--list", "--long"], "--long goes with --compile"),
+        (["--predict", "h300"], "unknown GPU 'h300'; known: rtx-pro-6000-server, "),
+        (["--predict", "h200", "--check"], "--check and --predict exclude each other"),
+        (["--predict", "h200", "90"], "unexpected '90'; capabilities go with --compile"),
+        (["--node-us", "1"], "--node-us goes with --predict"),
+        (["--predict", "h200", "--node-us", "0"], "--node-us 0 is no time; give microseconds"),
         (["--compile", "--tiny"], "--tiny goes with --check"),
         (["--timeout", "0"], "--timeout 0 must be above zero seconds"),
         (["--timeout", "soon"], "Invalid value for '--timeout'"),
@@ -314,7 +374,7 @@ def test_help_starts_without_torch_and_names_every_option() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "0 False False"
-    for option in ("--list", "--compile", "--check", "--op", "--long", "--graph", "--records"):
+    for option in ("--list", "--compile", "--check", "--predict", "--op", "--graph", "--records"):
         assert option in done.stdout
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernels import Case, Implementation, Inputs, Needs, Outputs, Prepared
+from kernels import Case, Implementation, Inputs, Needs, Outputs, Prepared, Stage
 from suites._bench import HostBench
 from suites._gpu_bench import GpuBench
 from suites._measure import Measured, measure
@@ -27,6 +27,15 @@ def made(name: str, compute: Callable[[torch.Tensor], Outputs], **more: Any) -> 
 
     fields: dict[str, Any] = {"kind": "own", "needs": Needs(), "declares": ()}
     return Implementation(op=OP, name=name, prepare=prepare, **(fields | more))
+
+
+def planning(name: str, *stages: Stage) -> Implementation:
+    def prepare(inputs: Inputs) -> Prepared:
+        x = inputs["x"]
+        assert isinstance(x, torch.Tensor)
+        return Prepared(call=lambda: double(x), stages=stages)
+
+    return replace(made(name, double), prepare=prepare)
 
 
 def double(x: torch.Tensor) -> Outputs:
@@ -139,11 +148,46 @@ def test_a_case_that_cannot_be_set_up_is_the_reason_of_all() -> None:
 
 
 def test_planning_is_timed_beside_the_call_and_not_within() -> None:
-    planned, plain = replace(made("planned", double), plans=True), made("plain", double)
-    done = measured(planned, plain)
-    assert done.outcomes["plain"].plan_s == ()
-    assert 1 <= len(done.outcomes["planned"].plan_s) <= 20
-    assert min(done.outcomes["planned"].plan_s) > 0
+    done = measured(planning("planned", Stage(name="fill", run=list)), made("plain", double))
+    assert done.outcomes["plain"].planned == ()
+    (whole,) = done.outcomes["planned"].planned  # its only stage is the whole
+    assert (whole.stage, whole.within) == (None, None)
+    assert 1 <= len(whole.samples) <= 20
+    assert min(whole.samples) > 0
+
+
+def test_each_stage_is_timed_and_one_within_another_only_alone() -> None:
+    log: list[str] = []
+    stages = (
+        Stage(name="mask", run=lambda: log.append("m")),
+        Stage(name="pack", run=lambda: log.append("p"), within="plan"),
+        Stage(name="plan", run=lambda: log.append("P")),
+    )
+    planned = measured(planning("planned", *stages)).outcomes["planned"].planned
+    assert [(one.stage, one.within) for one in planned] == [
+        (None, None),
+        ("mask", None),
+        ("pack", "plan"),
+        ("plan", None),
+    ]
+    rounds = len(planned[0].samples)
+    assert {len(one.samples) for one in planned} == {rounds}
+    assert "".join(log) == "mP" + ("mP" + "mpP") * rounds
+
+
+def test_only_what_is_repeated_is_planning_and_not_what_is_made_once() -> None:
+    made_once: list[None] = []
+
+    def prepare(inputs: Inputs) -> Prepared:
+        made_once.append(None)
+        x = inputs["x"]
+        assert isinstance(x, torch.Tensor)
+        return Prepared(call=lambda: double(x), stages=(Stage(name="plan", run=lambda: None),))
+
+    one = replace(made("one", double), prepare=prepare)
+    outcome = measured(one).outcomes["one"]
+    assert len(outcome.planned[0].samples) == 20
+    assert len(made_once) == 3  # checked, timed, and checked on other inputs
 
 
 # On the fake GPU: the whole way of a cold case.

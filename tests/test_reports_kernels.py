@@ -217,6 +217,18 @@ def test_more_rows_than_a_page_holds_are_counted(page: Page) -> None:
     assert "**2,100 points measured**" in page.text
 
 
+def test_what_is_left_out_is_work_beside_kernels_first(page: Page) -> None:
+    beside: dict[str, object] = {"part": "metadata", "op": "tree_attention_plan"}
+    page.of(
+        one_case(
+            *(kernel("own", 10.0, case=f"c{n}", **beside) for n in range(1900)),
+            *(kernel("own", 10.0, case=f"c{n}") for n in range(200)),
+        )
+    )
+    assert len(page.rows("### `tree_attention`")) == 200
+    assert len(page.rows("### `tree_attention_plan`")) == 1800
+
+
 def test_five_hundred_equal_reasons_are_one_row_with_a_count(page: Page) -> None:
     page.of(
         one_case(

@@ -24,6 +24,18 @@ SHARED_BYTES_PER_MULTIPROCESSOR: Mapping[int, int] = MappingProxyType(
     {80: 167_936, 89: 102_400, 90: 233_472, 100: 233_472, 120: 102_400}
 )
 RESERVED_SHARED_BYTES = 1024
+# Warps and blocks that a multiprocessor holds at most. Each has 65,536 registers.
+WARPS_PER_MULTIPROCESSOR: Mapping[int, int] = MappingProxyType(
+    {80: 64, 89: 48, 90: 64, 100: 64, 120: 48}
+)
+BLOCKS_PER_MULTIPROCESSOR: Mapping[int, int] = MappingProxyType(
+    {80: 32, 89: 24, 90: 32, 100: 32, 120: 24}
+)
+REGISTERS_PER_MULTIPROCESSOR = 65_536
+# The GPU that a capability is taken for where none of it is at hand.
+_STANDS_FOR: Mapping[int, str] = MappingProxyType(
+    {80: "a100-pcie", 89: "l40s", 90: "h200", 100: "b200", 120: "rtx-pro-6000-server"}
+)
 
 FROM_MEMORY = "from memory, not verified"
 THIS_DEVICE = "this device"
@@ -98,6 +110,11 @@ class Gpu:
 def find_gpu(name: str) -> Gpu:
     """Return the table's entry `name`, such as "rtx-pro-6000-server"; else list what is known."""
     return TABLE[choose("GPU", name.strip().lower(), list(TABLE))]
+
+
+def stand_in(capability: int) -> Gpu:
+    """Return the table's entry that stands for a capability such as 120."""
+    return TABLE[_STANDS_FOR[capability]]
 
 
 def match(device_name: str) -> Gpu | None:

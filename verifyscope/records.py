@@ -153,6 +153,10 @@ class Compiled(_Line, tag="compiled", frozen=True, kw_only=True):
 
     `capability` is 10 * major + minor (90, 120). `declared` are the instruction classes that the
     implementation promises, `found` those in its machine code. `failure` is null where it passed.
+
+    In theory a multiprocessor holds `resident_blocks` of `threads` threads at once, `occupancy` of
+    its warps; `limited_by` is what runs out first. The case's launch has `grid_blocks`, which are
+    `waves` times what the `multiprocessors` of that GPU hold.
     """
 
     op: str
@@ -164,6 +168,13 @@ class Compiled(_Line, tag="compiled", frozen=True, kw_only=True):
     spilled_bytes: int | None
     shared_bytes: int | None
     shared_limit_bytes: int
+    threads: int | None = None
+    resident_blocks: int | None = None
+    occupancy: float | None = None
+    limited_by: str | None = None
+    grid_blocks: int | None = None
+    multiprocessors: int | None = None
+    waves: float | None = None
     declared: tuple[str, ...]
     found: tuple[str, ...]
     failure: str | None

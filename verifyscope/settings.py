@@ -65,6 +65,8 @@ _NCCL = {
     "NCCL_NVB_DISABLE": "no NVLink through another GPU",
     "NCCL_MNNVL_ENABLE": "NVLink between machines",
     "NCCL_COLLNET_ENABLE": "in-network reduction",
+    "NCCL_P2P_NET_CHUNKSIZE": "chunk of a message between two ranks over the network",
+    "FI_EFA_FORK_SAFE": "how a network plugin registers memory",
     "NCCL_PXN_DISABLE": "no network through another GPU",
     "NCCL_PXN_C2C": "network through another GPU over the chip link",
     "NCCL_NET": "which network plugin",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from kernels import Case, Cost, Inputs, Needs, Op, Outputs, Prepared, Tolerance
+from kernels import Case, Cost, Inputs, Needs, Op, Outputs, Prepared, Stage, Tolerance
 
 _CALL_S = 2e-3
 
@@ -66,14 +66,18 @@ def first(*, x: torch.Tensor) -> Outputs:
 @OP.prepared_implementation("second", kind="baseline-direct")
 def second(*, x: torch.Tensor) -> Prepared:
     """Multiply, after a plan."""
-    twice = torch.full_like(x, 2)
+
+    def fill() -> torch.Tensor:
+        return torch.full_like(x, 2)
+
+    twice = fill()
 
     def call() -> Outputs:
         _log("B")
         time.sleep(_CALL_S)
         return {"y": x * twice}
 
-    return Prepared(call=call, facts={"factor": "2"})
+    return Prepared(call=call, facts={"factor": "2"}, stages=(Stage(name="fill", run=fill),))
 
 
 @OP.implementation("wrong")

@@ -63,6 +63,19 @@ _ONE_LOAD = RawKernel(
     "one_load",
     'extern "C" __global__ void one_load(const float* a, float* y) { y[threadIdx.x] = *a; }',
 )
+_CROWDED = RawKernel(
+    "crowded",
+    """
+extern "C" __global__ void crowded(const float* a, float* y) {
+  float mine[96];
+#pragma unroll
+  for (int n = 0; n < 96; n++) mine[n] = a[n * 1024 + threadIdx.x];
+#pragma unroll
+  for (int n = 0; n < 96; n++) y[n * 1024 + threadIdx.x] = mine[n] * mine[(n * 37 + 11) % 96];
+}
+""",
+    options=("--maxrregcount=128",),
+)
 _UNKNOWN = RawKernel(
     "unknown", 'extern "C" __global__ void unknown(float* y) {\n  y[0] = no_such_name;\n}'
 )
@@ -72,6 +85,13 @@ _UNKNOWN = RawKernel(
 def spills(a: torch.Tensor, b: torch.Tensor) -> Outputs:
     """Index an array by values that are not known, which puts it into local memory."""
     _SPILLING((1,), (32,), a, b, 8)
+    return {"y": a}
+
+
+@OP.implementation("too-many-threads", needs=_RAW)
+def too_many_threads(a: torch.Tensor, b: torch.Tensor) -> Outputs:
+    """Keep 96 numbers in each of 1,024 threads, which no multiprocessor has registers for."""
+    _CROWDED((1,), (1024,), a, b)
     return {"y": a}
 
 

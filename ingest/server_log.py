@@ -141,6 +141,8 @@ class _Readers:
         ):
             found.append(Fault.unread(name, unread.unread, count=unread.unread_count))
         found += Fault.runs(self.runs)
+        found.append(Fault.left_out("labels of a component table", self.table.hidden))
+        found.append(Fault.changed(self.named.changed))
         return [fault for fault in found if fault.count]
 
     def _stated(self) -> Iterator[Component]:

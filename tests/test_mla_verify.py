@@ -85,17 +85,13 @@ def with_split(name: str, inputs: dict[str, Any], *, count: int) -> Outputs:
     form = given.shape.form("verify")
     with poisoned():
         if name == "cupy":
-            tile = in_cupy.tile_for(16, dims=given.shape.latent + given.shape.rope, capability=120)
-            chosen = in_cupy.Plan(tile=tile, splits=count, least_keys=1)
-            return in_cupy.attend(given, form=form, plan=chosen)
+            dims = given.shape.latent + given.shape.rope
+            tile = in_cupy.tile_for(16, dims=dims, capability=120)
+            plan = Plan(form=form, tile=tile, splits=count, least_keys=1)
+            return in_cupy.attend(given, plan)
         element_bytes = given.ckv_cache.element_size()
-        plan = Plan(
-            form=form,
-            tile=tile_for(rows=form.rows, element_bytes=element_bytes, capability=120),
-            splits=count,
-            least_keys=1,
-        )
-        return in_triton.attend(given, plan)
+        tile = tile_for(rows=form.rows, element_bytes=element_bytes, capability=120)
+        return in_triton.attend(given, Plan(form=form, tile=tile, splits=count, least_keys=1))
 
 
 def gathered(inputs: Inputs, cache: str = "ckv_cache") -> torch.Tensor:

@@ -10,6 +10,9 @@ MOST_EVIDENCE = 10
 # What a reader must know first: the verdict is the first of these that was concluded.
 ORDER = (
     "drafter-broken",
+    "graph-nodes-hidden",
+    "straggler-rank",
+    "launch-bound",
     "host-sync",
     "graph-piecewise-fallback",
     "kernel-cliff",
@@ -20,7 +23,6 @@ ORDER = (
     "acceptance-suspiciously-high",
     "fixed-cost-not-sharded",
     "collective-spin",
-    "straggler-rank",
     "narrow-link",
     "setting-ignored",
     "warm-benchmark",
@@ -36,15 +38,17 @@ ORDER = (
     "drafter-fits",
     "drafter-size",
     "model-size",
+    "no-gpu-events",
+    "trace-breakdown",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One observed value and where."""
+    """One observed value and where: a line, or the name of an event."""
 
     file: str
-    line: int | None
+    line: int | str | None
     value: str
 
 
@@ -89,5 +93,5 @@ def listed(words: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1]))) if words else ""
 
 
-def _parts(seen: Seen) -> tuple[str, int | None, str]:
+def _parts(seen: Seen) -> tuple[str, int | str | None, str]:
     return seen.file, seen.line, seen.value

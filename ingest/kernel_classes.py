@@ -10,7 +10,7 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from verifyscope.errors import UsageError
@@ -19,6 +19,8 @@ from verifyscope.privacy import redacted
 
 COLUMNS = ("class", "kind", "pattern", "evidence")
 LONGEST_NAME = 2048
+_TELLING = 512
+_MOST_CACHED = 2**14
 COLLECTIVES: frozenset[Class] = frozenset({"all_reduce", "other_collective"})
 _OURS = Path(__file__).with_name("kernel_classes.csv")
 _MOST_PATTERNS = 10_000
@@ -47,9 +49,10 @@ class Kind:
 UNCLASSIFIED = Kind("unclassified", "unclassified")
 
 
-def kind_of(kernel: str, patterns: Sequence[Pattern]) -> Kind:
+@lru_cache(maxsize=_MOST_CACHED)
+def kind_of(kernel: str, patterns: tuple[Pattern, ...]) -> Kind:
     """Return what the first pattern that is found in a kernel's name says."""
-    name = kernel[:LONGEST_NAME]
+    name = kernel[:_TELLING]
     for one in patterns:
         if one.pattern.search(name):
             return Kind(one.name, one.kind)

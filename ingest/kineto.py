@@ -1,12 +1,10 @@
 """Kineto (torch.profiler) Chrome traces, .json and .json.gz, of one rank: GPU events and calls.
 
 Times are microseconds, whole or with nanoseconds behind the point. A file without device
-properties, rank or GPU events is read; a GPU is told by args.device, else by its pid. Copies and
-memsets have categories of their own. An event whose time is no number, negative, or over a day
-long is dropped and counted.
+properties, rank or GPU events is read; a GPU is told by args.device. Copies and memsets have
+categories of their own.
 """
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,17 +15,18 @@ from ingest.log import Log
 from ingest.trace import (
     COPY,
     KERNEL,
+    LARGEST,
     LONGEST_S,
     MEMSET,
     MOST_NAMES,
     MOST_STEPS,
     STEP,
-    Columns,
     Names,
+    Rows,
     Span,
     Trace,
     is_wanted,
-    sorted_events,
+    no_events,
 )
 from ingest.trace import overlapping as overlaps
 from ingest.trace_events import Args, Event, Number, Reader
@@ -45,7 +44,6 @@ _GPU = {
 _CALLS = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime"})
 _SIGN = re.compile(rb'(?<!\\)"(traceEvents|deviceProperties)"\s*:\s*\[')
 _LIST_SIGN = re.compile(rb'\[\s*\{[^{}]{0,4000}"ph"\s*:\s*"\w"')
-_LARGEST_US = 2.0**53
 
 
 def recognises(head: bytes) -> bool:
@@ -69,98 +67,72 @@ def traces(log: Log) -> tuple[list[Trace], Faults]:
     return reader.traces(), reader.faults()
 
 
+class _Wanted(dict[str, bool]):
+    """Whether a call may launch, copy or wait, by name; queries are many, and tell nothing."""
+
+    def __missing__(self, name: str) -> bool:
+        known = is_wanted(name)
+        if len(self) < MOST_NAMES:
+            self[name] = known
+        return known
+
+
 @dataclass(slots=True)
 class _Reader:
-    """Sorts events into columns; `origin_us` is the time of the first, so that floats stay fine."""
+    """Sorts events into rows; `origin_us` is the time of the first."""
 
     source: Reader
     names: Names = field(default_factory=Names)
-    gpus: dict[int, Columns] = field(default_factory=dict)
-    calls: Columns = field(default_factory=Columns)
-    spans: list[Span] = field(default_factory=list)
+    gpu: Rows = field(default_factory=Rows)
+    calls: Rows = field(default_factory=Rows)
+    spans: list[tuple[str, float, float]] = field(default_factory=list)
+    streams: dict[Number, int] = field(default_factory=dict)
+    wanted: _Wanted = field(default_factory=_Wanted)
     origin_us: float | None = None
-    untimed: int = 0
-    streams: dict[str, int] = field(default_factory=dict)
-    wanted: dict[str, bool] = field(default_factory=dict)
 
     def read(self) -> None:
         """Read all events."""
+        wanted = self.wanted
         for events in self.source.chunks():
             for event in events:
                 category = event.cat
-                if category in _GPU:
+                if category in _CALLS:
+                    if wanted[event.name]:
+                        self._call(event)
+                elif category in _GPU:
                     self._gpu(event, _GPU[category])
-                elif category in _CALLS and self._is_wanted(event.name):
-                    self._call(event)
                 elif category == "user_annotation":
                     self._span(event)
-
-    def _is_wanted(self, name: str) -> bool:
-        """Say whether a call may launch, copy or wait; queries are many, and tell nothing."""
-        known = self.wanted.get(name)
-        if known is None:
-            known = is_wanted(name)
-            if len(self.wanted) < MOST_NAMES:
-                self.wanted[name] = known
-        return known
-
-    def _times(self, event: Event) -> tuple[float, float] | None:
-        """Return start and end from the origin; None, counted, where they are none."""
-        start, length = _number(event.ts), _number(event.dur)
-        fine = 0 <= length <= LONGEST_S * 1e6 and abs(start) <= _LARGEST_US  # NaN is not
-        if not fine:
-            self.untimed += 1
-            return None
-        if self.origin_us is None:
-            self.origin_us = start
-        start -= self.origin_us
-        return start, start + length
+            self.origin_us = self.gpu.pack(self.origin_us)
+            self.origin_us = self.calls.pack(self.origin_us)
 
     def _gpu(self, event: Event, what: int) -> None:
-        times = self._times(event)
-        if times is None:
-            return
-        args = event.args if isinstance(event.args, Args) else _NO_ARGS
-        columns = self.gpus.setdefault(_whole(args.device), Columns())
-        self._add(columns, event.name, times, _whole(args.correlation))
-        columns.stream[-1] = self._stream(args.stream if args.stream is not None else event.tid)
-        columns.what[-1] = what
-        columns.bytes[-1] = _number(args.bytes)
+        args = event.args
+        if not isinstance(args, Args):
+            args = _NO_ARGS
+        stream = event.tid if args.stream is None else args.stream
+        number = self.streams.setdefault(stream, len(self.streams))
+        name = self.names.id(event.name)
+        self.gpu.rows.append(
+            (event.ts, event.dur, name, args.correlation, number, what, args.bytes, args.device)
+        )
 
     def _call(self, event: Event) -> None:
-        times = self._times(event)
-        if times is not None:
-            args = event.args if isinstance(event.args, Args) else _NO_ARGS
-            self._add(self.calls, event.name, times, _whole(args.correlation))
-            self.calls.stream[-1] = self._stream(event.tid)
+        cause = event.args.correlation if isinstance(event.args, Args) else None
+        name = self.names.id(event.name)
+        self.calls.rows.append((event.ts, event.dur, name, cause, 0, KERNEL, None, None))
 
     def _span(self, event: Event) -> None:
-        if len(self.spans) >= MOST_STEPS or not STEP.match(event.name):
-            return
-        times = self._times(event)
-        if times is not None:
-            start, end = times
-            self.spans.append(Span(name=event.name, start_s=start * 1e-6, end_s=end * 1e-6))
-
-    def _add(
-        self, columns: Columns, name: str, times: tuple[float, float], correlation: int
-    ) -> None:
-        columns.start_us.append(times[0])
-        columns.end_us.append(times[1])
-        columns.name.append(self.names.id(name))
-        columns.correlation.append(correlation)
-        columns.stream.append(-1)
-        columns.what.append(KERNEL)
-        columns.bytes.append(math.nan)
-
-    def _stream(self, name: Number) -> int:
-        return self.streams.setdefault(str(name), len(self.streams))
+        start, length = event.ts, event.dur
+        told = isinstance(start, float) and isinstance(length, float)
+        if told and len(self.spans) < MOST_STEPS and STEP.match(event.name):
+            self.spans.append((event.name, float(start or 0), float(length or 0)))
 
     def faults(self) -> Faults:
         """Return what was not read."""
         source = self.source
         return Faults(
-            dropped=source.dropped + self.untimed,
+            dropped=source.dropped + self.gpu.dropped + self.calls.dropped,
             cut=source.cut,
             headless=source.headless,
             events=source.events,
@@ -168,48 +140,42 @@ class _Reader:
 
     def traces(self) -> list[Trace]:
         """Return a trace for each GPU."""
-        calls, _ = sorted_events(self.calls)
-        titles = {_whole(_as_number(one.id)): one.name for one in self.source.devices}
-        found = []
-        for device, columns in self.gpus.items() or ((-1, Columns()),):
-            gpu, twice = sorted_events(columns)
-            found.append(
-                Trace(
-                    file=self.source.file,
-                    tool="kineto",
-                    gpu=gpu,
-                    calls=calls,
-                    names=tuple(self.names.texts),
-                    spans=tuple(self.spans),
-                    rank=self.source.rank,
-                    world=self.source.world,
-                    device=device if device >= 0 else None,
-                    device_name=titles.get(device) or None,
-                    duplicates=twice,
-                    overlapping=overlaps(gpu),
-                )
+        gpus, twice = self.gpu.events()
+        calls = self.calls.events()[0].get(-1) or no_events()
+        titles = {_whole(one.id): one.name for one in self.source.devices}
+        return [
+            Trace(
+                file=self.source.file,
+                tool="kineto",
+                gpu=gpu,
+                calls=calls,
+                names=tuple(self.names.texts),
+                spans=tuple(self._spans()),
+                rank=self.source.rank,
+                world=self.source.world,
+                device=device if device >= 0 else None,
+                device_name=titles.get(device) or None,
+                duplicates=twice,
+                overlapping=overlaps(gpu),
             )
-        return found
+            for device, gpu in (gpus or {-1: no_events()}).items()
+        ]
+
+    def _spans(self) -> Iterator[Span]:
+        origin = self.origin_us or 0.0
+        for name, start, length in self.spans:
+            if 0 <= length <= LONGEST_S * 1e6 and abs(start) <= LARGEST:
+                begun = (start - origin) * 1e-6
+                yield Span(name=name, start_s=begun, end_s=begun + length * 1e-6)
 
 
 _NO_ARGS = Args()
 
 
-def _as_number(value: int | float | str | None) -> Number:
-    return float(value) if isinstance(value, int) else value
-
-
-def _number(value: Number) -> float:
-    """Return a number, also from text; NaN for anything else."""
-    if isinstance(value, float):
-        return value
+def _whole(value: float | str | None) -> int:
+    """Return a device's number; -2, which no event has, for anything else."""
     try:
-        return float(value) if value is not None else math.nan
+        number = float(value) if value is not None else -2.0
     except ValueError:
-        return math.nan
-
-
-def _whole(value: Number) -> int:
-    """Return a whole number from 0; -1 for anything else."""
-    number = _number(value)
-    return int(number) if 0 <= number < _LARGEST_US else -1
+        return -2
+    return int(number) if 0 <= number < LARGEST else -2

@@ -8,7 +8,6 @@ kernels of graphs unless it is told --cuda-graph-trace=node.
 """
 
 import contextlib
-import math
 import shutil
 import sqlite3
 import tempfile
@@ -30,12 +29,12 @@ from ingest.trace import (
     MOST_NAMES,
     MOST_STEPS,
     STEP,
-    Columns,
     Names,
+    Rows,
     Span,
     Trace,
     is_wanted,
-    sorted_events,
+    no_events,
 )
 from ingest.trace import overlapping as overlaps
 from ingest.trace_faults import Faults
@@ -49,6 +48,7 @@ _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 _MOST_STEPS_OF_SQL = 2_000_000_000
+_ROWS = 100_000
 
 
 def recognises(head: bytes) -> bool:
@@ -106,8 +106,8 @@ class _Reader:
     file: str
     database: sqlite3.Connection
     names: Names = field(default_factory=Names)
-    gpus: dict[int, Columns] = field(default_factory=dict)
-    calls: Columns = field(default_factory=Columns)
+    gpu: Rows = field(default_factory=Rows)
+    calls: Rows = field(default_factory=Rows)
     spans: list[Span] = field(default_factory=list)
     titles: dict[int, str] = field(default_factory=dict)
     hidden: dict[int, int] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class _Reader:
                 f"{self.file} is a database without {_KERNELS}; give nsys export --type sqlite "
                 f"of a capture with --trace=cuda"
             )
-        self._gpu(tables, _KERNELS, KERNEL, name=("demangledName", "shortName"))
+        self._gpu(tables, _KERNELS, KERNEL, named=("demangledName", "shortName"))
         self._gpu(tables, _COPIES, COPY)
         self._gpu(tables, _MEMSETS, MEMSET)
         for row in self._rows(tables, _GRAPHS, ("start", "end", "deviceId")):
@@ -153,21 +153,22 @@ class _Reader:
         yield from self.database.execute(f'SELECT {columns} FROM "{table}"')
 
     def _gpu(
-        self, tables: set[str], table: str, what: int, name: tuple[str, str] = ("copyKind", "x")
+        self, tables: set[str], table: str, what: int, named: tuple[str, str] = ("copyKind", "")
     ) -> None:
-        wanted = ("start", "end", "deviceId", "streamId", "correlationId", "bytes", *name)
-        for start, end, device, stream, correlation, size, *named in self._rows(
+        wanted = ("start", "end", "deviceId", "streamId", "correlationId", "bytes", *named)
+        for start, end, device, stream, correlation, size, *labels in self._rows(
             tables, table, wanted
         ):
             times = self._times(start, end)
             if times is None:
                 continue
-            columns = self.gpus.setdefault(_whole(device), Columns())
-            text = self._kernel(named, tables) if what == KERNEL else _copy(what, named[0])
-            self._add(columns, text, times, correlation)
-            columns.stream[-1] = _whole(stream)
-            columns.what[-1] = what
-            columns.bytes[-1] = float(size) if isinstance(size, int) else math.nan
+            text = self._kernel(labels, tables) if what == KERNEL else _copy(what, labels[0])
+            known = self.names.id(text)
+            self.gpu.rows.append(
+                (*times, known, _whole(correlation), _whole(stream), what, size, _whole(device))
+            )
+            if len(self.gpu.rows) >= _ROWS:
+                self.gpu.pack(0.0)
 
     def _calls(self, tables: set[str]) -> None:
         wanted = ("start", "end", "correlationId", "globalTid", "nameId")
@@ -175,8 +176,12 @@ class _Reader:
             text = self._string(name, tables)
             times = self._times(start, end) if text and is_wanted(text) else None
             if text and times is not None:
-                self._add(self.calls, text, times, correlation)
-                self.calls.stream[-1] = _whole(thread)
+                name = self.names.id(text)
+                self.calls.rows.append(
+                    (*times, name, _whole(correlation), _whole(thread), KERNEL, None, None)
+                )
+            if len(self.calls.rows) >= _ROWS:
+                self.calls.pack(0.0)
 
     def _spans(self, tables: set[str]) -> None:
         wanted = ("start", "end", "text", "textId")
@@ -186,11 +191,11 @@ class _Reader:
                 continue
             times = self._times(start, end) if end is not None else None
             if times is not None:
-                begun, ended = (time * 1e-6 for time in times)
-                self.spans.append(Span(name=name, start_s=begun, end_s=ended))
+                begun = times[0] * 1e-6
+                self.spans.append(Span(name=name, start_s=begun, end_s=begun + times[1] * 1e-6))
 
     def _times(self, start: Any, end: Any) -> tuple[float, float] | None:
-        """Return microseconds from the origin; None, counted, where they are none."""
+        """Return start from the origin and length, microseconds; None, counted, for none."""
         self.events += 1
         fine = isinstance(start, int) and isinstance(end, int) and abs(start) < 2**62
         if not fine or not 0 <= end - start <= LONGEST_S * 1e9:
@@ -198,7 +203,7 @@ class _Reader:
             return None
         if self.origin_ns is None:
             self.origin_ns = start
-        return (start - self.origin_ns) * 1e-3, (end - self.origin_ns) * 1e-3
+        return (start - self.origin_ns) * 1e-3, (end - start) * 1e-3
 
     def _kernel(self, numbers: Sequence[Any], tables: set[str]) -> str:
         return next(filter(None, (self._string(one, tables) for one in numbers)), "(no name)")
@@ -217,40 +222,28 @@ class _Reader:
                 self.strings[number] = known
         return known
 
-    def _add(
-        self, columns: Columns, name: str, times: tuple[float, float], correlation: Any
-    ) -> None:
-        columns.start_us.append(times[0])
-        columns.end_us.append(times[1])
-        columns.name.append(self.names.id(name))
-        columns.correlation.append(_whole(correlation))
-        columns.stream.append(-1)
-        columns.what.append(KERNEL)
-        columns.bytes.append(math.nan)
-
     def traces(self) -> list[Trace]:
         """Return a trace for each GPU."""
-        calls, _ = sorted_events(self.calls)
-        devices = dict.fromkeys((*self.gpus, *self.hidden)) or {-1: None}
-        found = []
-        for device in devices:
-            gpu, twice = sorted_events(self.gpus.get(device, Columns()))
-            found.append(
-                Trace(
-                    file=self.file,
-                    tool="nsys",
-                    gpu=gpu,
-                    calls=calls,
-                    names=tuple(self.names.texts),
-                    spans=tuple(self.spans),
-                    device=device if device >= 0 else None,
-                    device_name=self.titles.get(device),
-                    hidden_graphs=self.hidden.get(device, 0),
-                    duplicates=twice,
-                    overlapping=overlaps(gpu),
-                )
+        self.gpu.pack(0.0)
+        self.calls.pack(0.0)
+        gpus, twice = self.gpu.events()
+        calls = self.calls.events()[0].get(-1) or no_events()
+        return [
+            Trace(
+                file=self.file,
+                tool="nsys",
+                gpu=gpus.get(device) or no_events(),
+                calls=calls,
+                names=tuple(self.names.texts),
+                spans=tuple(self.spans),
+                device=device if device >= 0 else None,
+                device_name=self.titles.get(device),
+                hidden_graphs=self.hidden.get(device, 0),
+                duplicates=twice,
+                overlapping=overlaps(gpus.get(device) or no_events()),
             )
-        return found
+            for device in dict.fromkeys((*gpus, *self.hidden)) or (-1,)
+        ]
 
 
 def _copy(what: int, kind: Any) -> str:

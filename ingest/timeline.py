@@ -74,7 +74,7 @@ class Breakdown:
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
-def kinds_of(trace: Trace, patterns: Sequence[Pattern]) -> list[Kind]:
+def kinds_of(trace: Trace, patterns: tuple[Pattern, ...]) -> list[Kind]:
     """Return the kind of each name of a trace; that of a name which no GPU event has is unused."""
     used = set(np.unique(trace.gpu.name).tolist())
     unused = Kind("unclassified", "")

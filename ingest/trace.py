@@ -7,7 +7,6 @@ file gets here: no environment, no path.
 """
 
 import re
-from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -21,6 +20,7 @@ KERNEL, COPY, MEMSET = 0, 1, 2
 MOST_NAMES = 20_000
 MOST_STEPS = 100_000
 LONGEST_S = 86_400.0
+LARGEST = 2.0**53
 OTHER_NAMES = "(further names)"
 STEP = re.compile(r"ProfilerStep#\d+|execute_\w|(?i:step\[|(target_)?verify|decode_step|forward)")
 _WANTED = re.compile(r"Launch|Synchronize|[Mm]em(cpy|set)")
@@ -47,17 +47,54 @@ class Names:
         return known
 
 
-@dataclass(slots=True)
-class Columns:
-    """Events as they are read: start and end in microseconds from `origin` of the trace."""
+Row = tuple[object, object, int, object, object, int, object, object]
 
-    start_us: "array[float]" = field(default_factory=lambda: array("d"))
-    end_us: "array[float]" = field(default_factory=lambda: array("d"))
-    name: "array[int]" = field(default_factory=lambda: array("l"))
-    correlation: "array[int]" = field(default_factory=lambda: array("q"))
-    stream: "array[int]" = field(default_factory=lambda: array("q"))
-    what: "array[int]" = field(default_factory=lambda: array("b"))
-    bytes: "array[float]" = field(default_factory=lambda: array("d"))
+
+@dataclass(slots=True)
+class Rows:
+    """Events as they are read: (start, length, name, correlation, stream, what, bytes, device).
+
+    Times are microseconds; start is made to count from the first event of the file, so that floats
+    keep nanoseconds. A row whose time is no number, negative, or over a day long is dropped.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    blocks: list[Floats] = field(default_factory=list)
+    dropped: int = 0
+
+    def pack(self, origin_us: float | None) -> float | None:
+        """Turn the rows into a block; return the origin, which the first block sets."""
+        if not self.rows:
+            return origin_us
+        try:
+            block = np.array(self.rows, dtype=np.float64)
+        except (ValueError, TypeError):
+            block = np.array([[_number(cell) for cell in row] for row in self.rows])
+        self.rows.clear()
+        start, length = block[:, 0], block[:, 1]
+        fine = (length >= 0) & (length <= LONGEST_S * 1e6) & (np.abs(start) <= LARGEST)
+        self.dropped += int((~fine).sum())
+        block = block[fine]
+        if not len(block):
+            return origin_us
+        origin = float(block[0, 0]) if origin_us is None else origin_us
+        block[:, 0] -= origin
+        self.blocks.append(block)
+        return origin
+
+    def events(self) -> tuple[dict[int, "Events"], int]:
+        """Return the events of each device (-1: not said), and how many stood there twice."""
+        if not self.blocks:
+            return {}, 0
+        table = np.concatenate(self.blocks)
+        self.blocks.clear()
+        whole = table[:, [3, 7]]
+        table[:, [3, 7]] = np.where((whole >= 0) & (whole <= LARGEST), whole, -1)
+        devices = np.unique(table[:, 7]).tolist()
+        found = {int(one): _sorted(table[table[:, 7] == one]) for one in devices}
+        return {one: events for one, (events, _) in found.items()}, sum(
+            twice for _, twice in found.values()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,24 +170,32 @@ def is_wanted(call: str) -> bool:
     return _WANTED.search(call[:200]) is not None
 
 
-def sorted_events(columns: Columns) -> tuple[Events, int]:
-    """Return the events by start, each once, and how many were there twice."""
-    start, end = np.array(columns.start_us), np.array(columns.end_us)
-    kept = [np.array(one, dtype=np.int64) for one in (columns.name, columns.correlation)]
-    kept += [np.array(one, dtype=np.int64) for one in (columns.stream, columns.what)]
-    size = np.array(columns.bytes)
-    order = np.lexsort((kept[0], kept[1], kept[2], end, start))
-    table = [start[order], end[order], *(one[order] for one in kept)]
-    if len(order) < 2:
-        same = np.zeros(len(order), dtype=bool)
-    else:
-        same = np.concatenate(([False], np.all([one[1:] == one[:-1] for one in table], axis=0)))
-        same &= table[3] >= 0  # without a correlation, nothing says that two are one
-    first = ~same
-    start, end = (one[order][first] * 1e-6 for one in (start, end))
-    name, correlation, stream, what = (one[order][first] for one in kept)
-    events = Events(start, end, name, correlation, stream, what, size[order][first])
+def no_events() -> Events:
+    """Return the events of a GPU that ran nothing."""
+    return _sorted(np.zeros((0, 8)))[0]
+
+
+def _sorted(table: Floats) -> tuple[Events, int]:
+    """Return events by start, each once, and how many were there twice."""
+    start, end = table[:, 0], table[:, 0] + table[:, 1]
+    order = np.lexsort((table[:, 2], table[:, 3], table[:, 4], end, start))
+    table, end = table[order], end[order]
+    first = np.ones(len(table), dtype=bool)
+    # Without a correlation nothing says that two are one.
+    same = np.all(table[1:, :6] == table[:-1, :6], axis=1) & (table[1:, 3] >= 0)
+    first[1:] = ~same
+    table, end = table[first], end[first]
+    name, cause, stream, what = (table[:, column].astype(np.int64) for column in (2, 3, 4, 5))
+    events = Events(table[:, 0] * 1e-6, end * 1e-6, name, cause, stream, what, table[:, 6].copy())
     return events, int(same.sum())
+
+
+def _number(value: object) -> float:
+    """Return a number, also from text; NaN for anything else."""
+    try:
+        return float(value)  # type: ignore[arg-type]  # what is no number is caught
+    except (TypeError, ValueError):
+        return float("nan")
 
 
 def overlapping(gpu: Events) -> int:

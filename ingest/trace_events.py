@@ -16,7 +16,7 @@ import msgspec
 
 from ingest.opening import Unreadable
 
-CHUNK_BYTES = 2**21
+CHUNK_BYTES = 2**20
 LARGEST_EVENT_BYTES = 2**24
 LARGEST_HEADER_BYTES = 2**26
 _LIST = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
@@ -91,7 +91,7 @@ class Reader:
     dropped: int = 0
     cut: bool = False
     headless: bool = False
-    _left: bytes = b""
+    _left: bytearray = field(default_factory=bytearray)
     _ended: bool = False
 
     def chunks(self) -> Iterator[list[Event]]:
@@ -112,7 +112,7 @@ class Reader:
         """Read up to the first event."""
         head = self.stream.read(CHUNK_BYTES).removeprefix(b"\xef\xbb\xbf")
         if head.lstrip()[:1] == b"[":
-            self._left = head.lstrip()[1:]
+            self._left += head.lstrip()[1:]
             return
         found, part = _LIST.search(head), head
         while found is None and part and len(head) < LARGEST_HEADER_BYTES:
@@ -123,7 +123,7 @@ class Reader:
             raise Unreadable(
                 f"{self.file} is a trace without a list of events, or it is cut; give it whole"
             )
-        self._left = head[found.end() :]
+        self._left += head[found.end() :]
         self._read_header(head[: found.start()].rstrip().removesuffix(b",") + b"}")
 
     def _read_header(self, data: bytes) -> None:
@@ -140,7 +140,7 @@ class Reader:
             self.world = _whole(header.distributedInfo.world_size)
 
     def _rest(self) -> bytes:
-        rest = self._left + self.stream.read(LARGEST_HEADER_BYTES)
+        rest = bytes(self._left) + self.stream.read(LARGEST_HEADER_BYTES)
         return rest if rest.rstrip().endswith(b"}") else b"}"
 
     def _decoded(self, *, at_end: bool) -> Iterator[list[Event]]:
@@ -150,17 +150,16 @@ class Reader:
             if len(self._left) > LARGEST_EVENT_BYTES:
                 raise Unreadable(f"{self.file} holds an event of over 16 MiB; this is no trace")
             return
-        piece = self._left[:cut]
-        found = self._whole_chunk(piece)
+        found = self._whole_chunk(cut)
         if found is None:
-            found = list(self._one_by_one(piece))
+            found = list(self._one_by_one(bytes(self._left[:cut])))
         elif not self._ended:
-            self._left = self._left[cut:].lstrip().removeprefix(b",")
+            del self._left[: cut + 1]
         self.events += len(found)
         yield found
 
     def _last_cut(self) -> int | None:
-        """Return where the last event that has begun begins: after it nothing is whole."""
+        """Return the comma before the last event that has begun: after it nothing is whole."""
         at = len(self._left)
         while (at := self._left.rfind(b"{", 0, at)) > 0:
             before = self._left[max(0, at - 256) : at].rstrip()
@@ -168,20 +167,22 @@ class Reader:
                 return self._left.rfind(b",", 0, at)
         return None
 
-    def _whole_chunk(self, piece: bytes) -> list[Event] | None:
-        """Return the events of a piece, up to the end of the list; None if it is damaged."""
+    def _whole_chunk(self, cut: int) -> list[Event] | None:
+        """Return the events up to `cut`, or to the end of the list; None if they are damaged."""
+        piece = b"".join((b"[", memoryview(self._left)[:cut], b"]"))
         try:
-            return _events.decode(b"[" + piece + b"]")
+            return _events.decode(piece)
         except _BAD as error:
             ended = _TRAILING.search(str(error))
         if ended is None:
             return None
-        end = int(ended[1]) - 1  # in piece: past the bracket that ends the list
+        end = int(ended[1])  # in piece: past the bracket that ends the list
         try:
-            found = _events.decode(b"[" + piece[:end])
+            found = _events.decode(memoryview(piece)[:end])
         except _BAD:
             return None
-        self._left, self._ended = self._left[end:], True
+        del self._left[: end - 1]
+        self._ended = True
         return found
 
     def _one_by_one(self, piece: bytes) -> Iterator[Event]:
@@ -205,7 +206,7 @@ class Reader:
             elif text.strip():
                 self.dropped += 1
             start, joined = end, 0
-        self._left = self._left[len(piece) :].lstrip().removeprefix(b",")
+        del self._left[: len(piece) + 1]
 
     def _event(self, text: bytes) -> Event | None:
         """Return the event; None if it is none."""

@@ -84,7 +84,7 @@ class TraceFacts:
 
 
 def records(
-    traces: Sequence[Trace], faults: Faults, log: Log, patterns: Sequence[Pattern] | None = None
+    traces: Sequence[Trace], faults: Faults, log: Log, patterns: tuple[Pattern, ...] = ()
 ) -> Iterator[Read]:
     """Yield the findings on what was not read, the times of each GPU, and the facts."""
     for one in trace_faults.conclusions(faults, traces):
@@ -98,7 +98,7 @@ def records(
     yield Facts(file=log.file, traces=tuple(found))
 
 
-def facts_of(trace: Trace, patterns: Sequence[Pattern]) -> TraceFacts:
+def facts_of(trace: Trace, patterns: tuple[Pattern, ...]) -> TraceFacts:
     """Return what a trace says."""
     kinds = kinds_of(trace, patterns)
     whole = breakdown(trace, kinds)

@@ -21,6 +21,7 @@ from verifyscope import hardware, models, units
 LAUNCH_SHARE = 0.4
 SYNC_SHARE = 0.1
 GRAPH_SHARE = 0.1
+IDLE_TOLD = 0.1
 WAIT_TIMES = 3.0
 WAIT_SHARE = 0.1
 VOID_ABOVE = 1.02
@@ -226,13 +227,29 @@ def _described(trace: TraceFacts, file: str, *, hidden: bool) -> Conclusion:
             f"busy {percent(whole.busy_s / (whole.span_s or 1.0))} of {ms(whole.span_s)}: "
             f"{', '.join(shares)}, unclassified {percent(whole.share('unclassified'))}; "
             f"{whole.kernel_count:,} kernels, their sum is "
-            f"{whole.sum_s / (whole.busy_s or 1.0):.3g} x busy"
+            f"{whole.sum_s / (whole.busy_s or 1.0):.3g} x busy{_idle(trace)}"
         )
     return Conclusion(
         name="trace-breakdown",
         sentence=f"{_of(trace)}{words}{_model(trace)}",
         seen=(Seen(file, None, steps.how if steps else "no steps found"),),
     )
+
+
+def _idle(trace: TraceFacts) -> str:
+    """Return what the GPU was idle for, where that matters."""
+    whole, idle = trace.breakdown, trace.idle
+    if whole.idle_s < IDLE_TOLD * whole.span_s:
+        return ""
+    causes = {
+        "late launches": idle.launch_s,
+        "host waits": idle.sync_s,
+        "other streams or events": idle.device_s,
+        "long pauses": idle.away_s,
+        "no cause known": idle.unknown_s,
+    }
+    said = [f"{name} {ms(s)}" for name, s in causes.items() if s >= 0.01 * whole.idle_s]
+    return f"; idle by cause: {listed(said)}"
 
 
 def _model(trace: TraceFacts) -> str:

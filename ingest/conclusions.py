@@ -11,6 +11,9 @@ MOST_EVIDENCE = 10
 ORDER = (
     "corrupt-values",
     "drafter-broken",
+    "graph-nodes-hidden",
+    "straggler-rank",
+    "launch-bound",
     "host-sync",
     "graph-piecewise-fallback",
     "kernel-cliff",
@@ -23,7 +26,6 @@ ORDER = (
     "shared-gpu",
     "single-rank",
     "collective-spin",
-    "straggler-rank",
     "narrow-link",
     "setting-ignored",
     "warm-benchmark",
@@ -40,15 +42,17 @@ ORDER = (
     "drafter-fits",
     "drafter-size",
     "model-size",
+    "no-gpu-events",
+    "trace-breakdown",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One observed value and where."""
+    """One observed value and where: a line, or the name of an event."""
 
     file: str
-    line: int | None
+    line: int | str | None
     value: str
 
 
@@ -93,5 +97,5 @@ def listed(words: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1]))) if words else ""
 
 
-def _parts(seen: Seen) -> tuple[str, int | None, str]:
+def _parts(seen: Seen) -> tuple[str, int | str | None, str]:
     return seen.file, seen.line, seen.value

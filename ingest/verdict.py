@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from ingest import (
     model_findings,
     pair_findings,
+    rank_findings,
     run_findings,
     speculation_findings,
     step_findings,
+    trace_findings,
 )
 from ingest.conclusions import ORDER, Conclusion
 from ingest.facts import Facts
@@ -23,6 +25,8 @@ def conclusions(
     plain_s: a plain step that the user knows; machine: what floors of models are counted for.
     """
     return [
+        *rank_findings.conclusions(all_facts),
+        *trace_findings.conclusions(all_facts),
         *step_findings.conclusions(all_facts),
         *speculation_findings.conclusions(all_facts, plain_s),
         *pair_findings.conclusions(all_facts),

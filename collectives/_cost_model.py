@@ -114,6 +114,8 @@ class Cell:
 
     def time_us(self, size_bytes: int) -> float:
         """Return the same in NCCL's unit."""
+        if not self.bandwidth_gb_s:
+            return math.inf
         latency_us = self.latency_us * (self.plateau if size_bytes >= self.plateau_bytes else 1.0)
         return latency_us + size_bytes / (1000 * self.bandwidth_gb_s * self._factor(size_bytes))
 
@@ -155,14 +157,16 @@ def _cells(topology: Topology, known: Constants, function: str) -> Iterator[Cell
             yield from _nvls(topology, known, function)
             continue
         for protocol in PROTOCOLS if algorithm != "pat" else ("simple",):
+            bandwidth = _bandwidth_gb_s(topology, known, function, algorithm, protocol)
             late = topology.nodes > 1 and (function, algorithm, protocol) == _PLATEAU
             yield Cell(
                 function=function,
                 algorithm=algorithm,
                 protocol=protocol,
                 latency_us=_latency_us(topology, known, function, algorithm, protocol),
-                bandwidth_gb_s=_bandwidth_gb_s(topology, known, function, algorithm, protocol),
-                off=_off(topology, known, algorithm, protocol),
+                bandwidth_gb_s=bandwidth,
+                off=_off(topology, known, algorithm, protocol)
+                or (None if bandwidth > 0 else "no bandwidth"),
                 plateau=(1.9 if topology.capability < 80 else 1.4) if late else 1.0,
                 plateau_bytes=_plateau_bytes(topology) if late else 0,
             )
@@ -296,12 +300,17 @@ def _off(topology: Topology, known: Constants, algorithm: str, protocol: str) ->
         return f"LL128 is unsafe over {graph.path}: it needs NVLink"
     farthest = "PXN" if topology.capability >= 90 else "PXB"
     inter = graph.inter_path or ("PHB" if topology.nodes > 1 else "LOC")
-    if topology.nodes > 1 and PATHS.index(inter) > PATHS.index(farthest):
+    if topology.nodes > 1 and distance(inter) > distance(farthest):
         return f"LL128 is unsafe over {inter} to the network"
     listed = known.ll128_capabilities
     if topology.capability < 70 or (listed is not None and topology.capability not in listed):
         return f"LL128 is off on compute capability {topology.capability / 10:.1f}"
     return None
+
+
+def distance(path: str) -> int:
+    """Return how far a step is; one that is not known is the farthest."""
+    return PATHS.index(path) if path in PATHS else len(PATHS)
 
 
 def choose(cells: Sequence[Cell], size_bytes: int) -> Cell:

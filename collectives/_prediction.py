@@ -112,16 +112,14 @@ def predict(
     ranks: those of the measured rows to hold against it, where no topology says them. ValueError
     where the settings leave nothing, or name what NCCL does not know.
     """
-    if topology is None:
-        cells = _topology.printed_cells(log, function) if log is not None else []
-        if not cells:
-            raise ValueError(f"the log's cost table has nothing for {function}")
-    else:
-        cells = cost_table(topology, version, function)
+    if topology is not None:
+        known = cost_table(topology, version, function)
         given = dict(settings)
         cells = _topology.restricted(
-            cells, algo=given.get("NCCL_ALGO"), proto=given.get("NCCL_PROTO")
+            known, algo=given.get("NCCL_ALGO"), proto=given.get("NCCL_PROTO")
         )
+    else:
+        cells = _printed(log, function)
     chosen = [] if log is None else [c for c in log.choices if c.function in (function, None)]
     checked, wrong = _checked(cells, log, function) if topology is not None else (0, ())
     if topology is not None:
@@ -143,6 +141,13 @@ def predict(
         disagreements=wrong,
     )
     return _with_measured(found, rows, version)
+
+
+def _printed(log: NcclLog | None, function: str) -> list[Cell]:
+    cells = [] if log is None else _topology.printed_cells(log, function)
+    if not cells:
+        raise ValueError(f"the log's cost table has nothing for {function}")
+    return cells
 
 
 def _with_chosen(sizes: Sequence[Size], chosen: Sequence[Choice]) -> tuple[Size, ...]:
@@ -206,7 +211,7 @@ def _carried(found: Prediction, version: tuple[int, ...], fitted: Fitted) -> Fit
         return None
     there = cost_table(replace(topology, ranks=fitted.ranks), version, found.function)
     ours, theirs = found.cell(fitted.combination), _named(there, fitted.combination)
-    if ours is None or theirs is None:
+    if ours is None or theirs is None or not ours.bandwidth_gb_s * theirs.latency_us:
         return None
     line = _fit.scaled(
         fitted.line,

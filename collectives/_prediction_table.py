@@ -141,7 +141,7 @@ def _believed(found: Prediction, row: Row) -> float | None:
     cell = found.cell(row.combination)
     if cell is None and row.combination == "default":
         cell = found.best(row.size_bytes)
-    return None if cell is None else cell.seconds(row.size_bytes)
+    return cell.seconds(row.size_bytes) if cell is not None and cell.bandwidth_gb_s else None
 
 
 def _fits(found: Prediction) -> Iterator[_Row]:

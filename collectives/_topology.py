@@ -8,7 +8,7 @@ bandwidth, longest way. So does `from_log`, for the communicator with the most r
 from collections.abc import Sequence
 from dataclasses import replace
 
-from collectives._cost_model import PATHS, Cell, Graph, Topology
+from collectives._cost_model import Cell, Graph, Topology, distance
 from ingest.nccl_facts import NVLS, PLAIN_TREE, RING, TREES, NcclLog, Search
 from ingest.nccl_names import UnknownToken, allowed
 
@@ -29,6 +29,8 @@ def from_log(log: NcclLog, *, ranks: int | None, capability: int) -> Topology | 
         if largest is None:
             raise ValueError("the log does not say how many ranks there are; give --ranks")
         ranks = largest.ranks
+    if ranks < 2:
+        raise ValueError("the log is of one rank: there is nothing to choose")
     nodes = largest.nodes if largest is not None and largest.nodes else 1
     channels = log.channels[0].collective if log.channels else None
     ring = _worst(rings)
@@ -66,7 +68,7 @@ def _worst(searches: Sequence[Search]) -> Graph:
 
 
 def _farthest(paths: Sequence[str]) -> str:
-    return max(paths, key=lambda path: PATHS.index(path) if path in PATHS else len(PATHS))
+    return max(paths, key=distance)
 
 
 def printed_cells(log: NcclLog, function: str) -> list[Cell]:

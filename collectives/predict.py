@@ -4,6 +4,10 @@ time = latency + bytes / bandwidth by NCCL's own cost model of that version, for
 given or read from an INFO log; beside it what the log chose and what a run measured. Rows on
 stdout begin with what they are: model, cell, range, size, measured, fit, fitted. All of it is
 predicted but the rows that say measured. Exit status 0, 2 for a wrong question.
+
+    --log FILE       graph, ranks, version, settings and choices from NCCL_DEBUG=INFO with the
+                     subsystems INIT, ENV, GRAPH, TUNING
+    --records RUN    the predicted records go there; measured rows that are there are compared
 """
 
 from pathlib import Path
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "python -m collectives.predict"
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
+_FILE = "predicted.jsonl"
 _DEFAULT_GPU = "rtx-pro-6000-server"
 _LARGEST_RANKS = 2**16
 
@@ -51,21 +56,18 @@ def main(
         bool, typer.Option("--plain-tree", help="The tree is `Pattern 3`, not 1 or 2.")
     ] = False,
     path: Annotated[
-        str, typer.Option(help="The farthest step between GPUs: NVL, PIX, PXB, PHB or SYS.")
+        str, typer.Option(help="The farthest step of a given graph: NVL, PIX, PXB, PHB or SYS.")
     ] = "PHB",
-    nodes: Annotated[int, typer.Option(help="Machines.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Machines of a given graph.")] = 1,
     gpu: Annotated[
-        str, typer.Option(help="The GPU, which sets some ceilings of the model.")
-    ] = _DEFAULT_GPU,
+        str | None,
+        typer.Option(help=f"The GPU, for some ceilings of the model  [default: {_DEFAULT_GPU}]"),
+    ] = None,
     nccl: Annotated[
         str | None, typer.Option(help="NCCL's version, such as 2.29  [default: the log's, or 2.30]")
     ] = None,
     log: Annotated[
         Path | None, typer.Option(help="An NCCL log: graph, version, settings, choices.")
-    ] = None,
-    records: Annotated[
-        Path | None,
-        typer.Option("--records", "--sweep", metavar="RUN", help="A run with measured rows."),
     ] = None,
     op: Annotated[str, typer.Option(help=", ".join(OPERATIONS) + ".")] = "all_reduce",
     algo: Annotated[str | None, typer.Option(help="As NCCL_ALGO, such as ring.")] = None,
@@ -78,9 +80,17 @@ def main(
     ] = None,
     min_bytes: Annotated[str | None, typer.Option(help="Least power of two, such as 8K.")] = None,
     max_bytes: Annotated[str | None, typer.Option(help="Largest, such as 64M.")] = None,
-    out: Annotated[
+    records: Annotated[
         Path | None,
-        typer.Option(help="Append the records to this file  [default: a new folder under runs/]"),
+        typer.Option(
+            metavar="RUN",
+            help="Append the records to this file or run, and compare with the measured rows in "
+            "it  [default: a new folder under runs/]",
+        ),
+    ] = None,
+    sweep: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Compare with the measured rows of this run instead."),
     ] = None,
 ) -> None:
     """Predict NCCL's choice and time by size, for a graph that is given or read from a log."""
@@ -89,8 +99,6 @@ def main(
     from verifyscope.errors import choose
 
     choose("operation", op, list(OPERATIONS))
-    if out is not None and out.is_dir():
-        raise UsageError(f"--out {out} is a folder; name a file in it")
     known = None if log is None else _read_log(log)
     version, text = _version(nccl, known)
     settings = _settings(algo, proto, known, op)
@@ -101,7 +109,7 @@ def main(
         tree=(tree_bw, tree_channels, plain_tree),
         path=path,
         nodes=nodes,
-        gpu=gpu,
+        gpu=gpu or _DEFAULT_GPU,
     )
     try:
         found = _prediction.predict(
@@ -113,14 +121,17 @@ def main(
             sizes=_sizes(model, tokens, min_bytes, max_bytes),
             ranks=ranks,
             log=known,
-            rows=[] if records is None else _read_rows(records, op),
+            rows=_rows(records, sweep, op),
         )
     except ValueError as error:
         raise UsageError(f"nothing to predict: {error}") from None
-    with runs.start(out, "predict") as run:
+    inside = records is not None and records.is_dir()
+    with runs.start(records / _FILE if records and inside else records, "predict") as run:
         for record in _prediction_records.records(found, run.environment):
             run.append(record)
     _prediction_table.show(found)
+    if gpu is None and topology is not None:
+        cli.note(f"--gpu is not given: the ceilings are those of {_DEFAULT_GPU}")
     cli.note(f"records: {run.path}")
 
 
@@ -225,10 +236,8 @@ def _given(
     _require("--nodes", nodes, 1, ranks)
     if ranks % nodes:
         raise UsageError(f"--ranks {ranks} do not fill --nodes {nodes} alike; give a multiple")
-    for option, bandwidth in (("--graph-bw", ring_gb_s), ("--tree-bw", tree_gb_s)):
-        _require(option, 1.0 if bandwidth is None else bandwidth, 0.01, 100_000)
-    for option, count in (("--channels", ring_channels), ("--tree-channels", tree_channels)):
-        _require(option, 1 if count is None else count, 1, 64)
+    _require_graph(graph, ("--graph-bw", "--channels"))
+    _require_graph(tree[:2], ("--tree-bw", "--tree-channels"))
     kind = choose("path", path.upper(), list(PATHS))
     inter_path = "PHB" if nodes > 1 else None
     return Topology(
@@ -246,6 +255,12 @@ def _given(
             plain_tree=plain,
         ),
     )
+
+
+def _require_graph(graph: tuple[float | None, int | None], options: tuple[str, str]) -> None:
+    bandwidth, channels = graph
+    _require(options[0], 1.0 if bandwidth is None else bandwidth, 0.01, 100_000)
+    _require(options[1], 1 if channels is None else channels, 1, 64)
 
 
 def _require(option: str, given: float, low: float, high: float) -> None:
@@ -276,6 +291,19 @@ def _sizes(
     ]
 
 
+def _rows(records: Path | None, sweep: Path | None, op: str) -> "list[Row]":
+    """Return the measured rows of `sweep`; without it, those that `records` holds already."""
+    if sweep is not None:
+        found = _read_rows(sweep, op)
+        if not found:
+            raise UsageError(f"--sweep {sweep} holds no measured {op} of NCCL; give another run")
+        return found
+    if records is None or not records.exists():
+        return []
+    filled = records.is_dir() or (records.is_file() and records.stat().st_size > 0)
+    return _read_rows(records, op) if filled else []
+
+
 def _read_rows(path: Path, op: str) -> "list[Row]":
     from collectives import _measured
     from verifyscope import records
@@ -284,8 +312,6 @@ def _read_rows(path: Path, op: str) -> "list[Row]":
     found = list(_measured.rows(records.read([path], warnings), op))
     for warning in warnings:
         cli.note(warning)
-    if not found:
-        raise UsageError(f"--records {path} holds no measured {op} of NCCL; give a run of a sweep")
     return found
 
 

@@ -4,12 +4,15 @@ Exit status 0 when every file was read, 1 when some were, 2 when none was.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from verifyscope import cli
 from verifyscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from ingest.model_findings import Machine
 
 PROGRAM = "python -m ingest"
 
@@ -30,6 +33,10 @@ def main(
         float | None,
         typer.Option(help="What a plain decoding step takes, where no file says it."),
     ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="The GPU that floors of a config.json are counted for.")
+    ] = None,
+    tp: Annotated[int, typer.Option(min=1, max=1024, help="GPUs that share its weights.")] = 1,
     formats: Annotated[
         bool, typer.Option("--formats", help="List what is read, with an example line each.")
     ] = False,
@@ -52,7 +59,21 @@ def main(
         )
     from ingest import reading
 
-    reading.read_files(files, records, plain_s=None if plain_ms is None else plain_ms * 1e-3)
+    plain_s = None if plain_ms is None else plain_ms * 1e-3
+    reading.read_files(files, records, plain_s=plain_s, machine=_machine(gpu, tp))
+
+
+def _machine(gpu: str | None, tp: int) -> "Machine | None":
+    """Return what floors are counted for, or None where no GPU is named."""
+    if gpu is None:
+        return None
+    from ingest.model_findings import Machine
+    from verifyscope import hardware
+
+    known = hardware.find_gpu(gpu)
+    if known.dram_bytes_per_s is None:
+        raise UsageError(f"the bandwidth of {gpu} is not known; name another GPU")
+    return Machine(title=known.title, bytes_per_s=known.dram_bytes_per_s, tp=tp)
 
 
 if __name__ == "__main__":

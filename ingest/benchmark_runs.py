@@ -7,6 +7,7 @@ changes. What they measure is told by the nearest heading above them, if there i
 """
 
 import re
+from collections import deque
 from dataclasses import dataclass, field
 
 from ingest.facts import Run, Runs
@@ -22,12 +23,13 @@ _RUN = re.compile(
     rf"(?P<tokens>\d{{1,9}}) tok(?:en)?s? in (?P<seconds>{NUMBER})\s?s(?:ec(?:onds)?)?\s?"
     rf"[=,(:]+\s?(?P<rate>{NUMBER}) tok(?:en)?s?/s"
 )
-_BEGUN = re.compile(r"\b[Rr]un\s{0,3}#?\d{1,6}\s?(?:/|of)\s?\d{1,6}\s?[:\-]")
+_BEGUN = re.compile(r"\b[Rr]un {1,3}#?\d{1,6}\s?(?:/|of)\s?\d{1,6}\s?[:\-]")
 _WARMUP = re.compile(r"\bwarm[ -]?up\b", re.IGNORECASE)
 _SUMMARY = re.compile(
     r"\b(?:average|mean|avg|median)\b\s?(?:\([\w ]{1,20}\))?\s?[:=]", re.IGNORECASE
 )
 _SUMMARY_END = re.compile(rf"\b(?P<rate>{NUMBER}) tok(?:en)?s?/s\b")
+_SUMMARY_CUT = re.compile(r"[:=]\s?[\d.]{0,20}\s?(?:t|to|tok(?:ens?)?/?)?$")
 PLAIN = re.compile(
     r"\b(?:plain|baseline|vanilla|autoregressive|no[ _-]?(?:spec\w*|mtp|eagle\w*|draft\w*)"
     r"|without (?:spec\w*|drafts?|mtp|eagle\w*)|spec\w*(?: "
@@ -37,6 +39,7 @@ PLAIN = re.compile(
 SPECULATIVE = re.compile(
     r"\b(?:spec(?:ulative|ulation)?|eagle[\w-]*|mtp\d*|drafts?)\b", re.IGNORECASE
 )
+_PLAIN_WORDS = ("lain", "aseline", "anilla", "utoregressive")  # a quick look, before a pattern
 _TIMED = re.compile(r"\d\s?[mu]s\b|\d\s?%")  # a line of a component table is no heading
 _STATED = re.compile(
     rf"\b(?:plain|baseline|vanilla|autoregressive)\b[\w ,()-]{{0,40}}[:=]\s{{0,20}}"
@@ -58,7 +61,7 @@ class Reader:
     _open: list[Run] = field(default_factory=list)
     _announced: int = 0
     _warmups: int = 0
-    _heading: tuple[int, bool] | None = None
+    _above: deque[str] = field(default_factory=lambda: deque(maxlen=_HEADING_LINES))
     _plain: bool | None = None
     _last: str = ""
 
@@ -66,22 +69,22 @@ class Reader:
         """Read one line."""
         if len(text) > 400:
             return
-        if _WARMUP.search(text):
+        if ("arm" in text or "ARM" in text) and _WARMUP.search(text):
             self._warmups += "tok" in text
-        elif _BEGUN.search(text):
+        elif "un " in text and _BEGUN.search(text):
             self._run(line, text)
         elif self._open and _SUMMARY.search(text):
             self._summary(line, text)
-        else:
-            self._other(line, text)
+        elif "tok" in text and any(word in text for word in _PLAIN_WORDS):
+            self._stated(line, text)
+        self._above.append(text)
 
     def end(self) -> None:
         """Close the runs that are open."""
         if self._open:
-            first = self._open[0]
             self.runs.append(
                 Runs(
-                    line=first.line,
+                    line=self._open[0].line,
                     runs=tuple(self._open),
                     announced=self._announced,
                     plain=self._plain,
@@ -89,6 +92,11 @@ class Reader:
                 )
             )
         self._open, self._announced, self._warmups = [], 0, 0
+
+    def _stated(self, line: int, text: str) -> None:
+        found = _STATED.search(text)
+        if found is not None and float(found["rate"]) > 0:
+            self.stated_plain = (line, 1 / float(found["rate"]))
 
     def _run(self, line: int, text: str) -> None:
         found = _RUN.search(text)
@@ -110,8 +118,7 @@ class Reader:
             self.end()
             self._warmups = warmups
         if not self._open:
-            near = self._heading and line - self._heading[0] <= _HEADING_LINES
-            self._plain = self._heading[1] if near and self._heading else None
+            self._plain = self._heading()
         if len(self._open) < _MOST_RUNS:
             self._open.append(Run(line=line, index=index, tokens=tokens, seconds=seconds))
         self._announced = announced
@@ -119,18 +126,18 @@ class Reader:
     def _summary(self, line: int, text: str) -> None:
         found = _SUMMARY_END.search(text)
         if found is None:
-            if "tok" in text or re.search(r"[:=]\s*[\d.]*\s*$", text):
+            if _SUMMARY_CUT.search(text):
                 self.cut = [*self.cut, line][:10]
             return
         self.summaries = [*self.summaries, (line, float(found["rate"]))][:100]
 
-    def _other(self, line: int, text: str) -> None:
-        if stated := _STATED.search(text):
-            if float(stated["rate"]) > 0:
-                self.stated_plain = (line, 1 / float(stated["rate"]))
-            return
-        if len(text) > 160 or _TIMED.search(text):
-            return
-        plain = PLAIN.search(text) is not None
-        if plain or SPECULATIVE.search(text):
-            self._heading = (line, plain)
+    def _heading(self) -> bool | None:
+        """Return what the nearest heading above says: plain, speculative, or nothing."""
+        for text in reversed(self._above):
+            if len(text) > 160 or _TIMED.search(text):
+                continue
+            if PLAIN.search(text):
+                return True
+            if SPECULATIVE.search(text):
+                return False
+        return None

@@ -26,7 +26,7 @@ from ingest.series import Series
 SIGNS = (b"s/cyc", b"s/iter", b"s/step", b"s/tok", b"tok/cyc", b"scoring_time_ms=")
 _MOST_LABELS = 256
 _SCALE = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
-_UNITS = ("/cyc", "/iter", "/step", "/tok")
+_UNIT = re.compile(r"s/(?:cyc|iter|step|tok)")
 
 _LINE = re.compile(
     rf"(?P<label>[A-Za-z][\w /.+-]{{0,60}}?)\s{{0,40}}[:=]\s{{0,40}}(?P<mean>{NUMBER})"
@@ -92,11 +92,11 @@ class Reader:
 
     def take(self, line: int, text: str) -> None:
         """Read one line."""
-        if "ccept" in text and len(text) < 200 and "atch" not in text and "etrics:" not in text:
+        if "ccept" in text and len(text) < 200 and " batch" not in text and "etrics:" not in text:
             self._acceptance(line, text)
         if "scoring_time_ms=" in text:
             self._stages(line, text)
-        elif any(unit in text for unit in _UNITS):
+        elif "s/" in text and _UNIT.search(text):
             self._table(line, text)
         elif len(text) < 160 and text.rstrip().endswith(("ms", "us")):
             self._note(line, text)

@@ -23,6 +23,7 @@ ORDER = (
     "straggler-rank",
     "narrow-link",
     "setting-ignored",
+    "warm-benchmark",
     "break-even",
     "speculation-by-load",
     "columns-compared",
@@ -30,6 +31,11 @@ ORDER = (
     "setting-with-effect",
     "acceptance-drives-rate",
     "cycle",
+    "drafter-mismatch",
+    "model-pair",
+    "drafter-fits",
+    "drafter-size",
+    "model-size",
 )
 
 

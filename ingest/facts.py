@@ -4,12 +4,18 @@ Seconds throughout. `line` is where a fact begins, counted from 1. Verify tokens
 one request has in a verify pass: the drafted tokens and the one before them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from verifyscope.records import Finding, Launch, Measurement, Mode
 from verifyscope.stats import Summary, summarise
+
+if TYPE_CHECKING:
+    from ingest.model_configs import Drafter
+    from verifyscope.models import Model
 
 Role = Literal["cycle", "forward", "draft", "sampling", "host", "plain", "unclassified"]
 Severity = Literal["wrong", "warning", "note"]
@@ -164,7 +170,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that one file says about serving.
+    """All that one file says about serving, or about a model.
 
     stated_acceptance: a line and the tokens a cycle that it states, apart from any window.
     summaries: lines of a mean over runs, and its tokens a second. steps_a_window: of SGLang's
@@ -182,6 +188,8 @@ class Facts:
     stated_acceptance: tuple[int, float] | None = None
     summaries: tuple[tuple[int, float], ...] = ()
     steps_a_window: float | None = None
+    model: Model | None = None
+    drafter: Drafter | None = None
 
     @property
     def all_steps(self) -> tuple[Steps, ...]:

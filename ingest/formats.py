@@ -8,7 +8,17 @@ is one thing.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ingest import nccl_log_records, nccl_records, server_log
+from ingest import (
+    bench_serving,
+    model_configs,
+    nccl_log_records,
+    nccl_records,
+    nvidia_smi,
+    nvidia_telemetry,
+    pytest_benchmark_json,
+    server_log,
+    topology,
+)
 from ingest.facts import Read
 from ingest.log import Log
 
@@ -60,6 +70,65 @@ FORMATS = (
         read=server_log.read,
         nothing="a serving log without a line that tells a time; give one that covers decoding",
         anywhere=True,
+    ),
+    Format(
+        name="bench-serving",
+        example=(
+            '{"backend": "vllm", "max_concurrency": 8, "completed": 100, "median_ttft_ms": 210.4, '
+            '"median_tpot_ms": 12.1, "spec_decode_acceptance_length": 2.6, ...}',
+        ),
+        recognises=bench_serving.recognises,
+        read=bench_serving.read,
+        nothing="a serving benchmark without a latency; give the result of a run that completed",
+        document=True,
+    ),
+    Format(
+        name="pytest-benchmark",
+        example=('{"machine_info": {...}, "benchmarks": [{"name": "test_op[case]", "stats": ...',),
+        recognises=pytest_benchmark_json.recognises,
+        read=pytest_benchmark_json.read,
+        nothing="JSON of pytest-benchmark without a benchmark; give that of a run with some",
+        document=True,
+    ),
+    Format(
+        name="config.json",
+        example=('{"model_type": "deepseek_v3", "hidden_size": 7168, ...}  (target or drafter)',),
+        recognises=model_configs.recognises,
+        read=model_configs.read,
+        nothing="a config.json without a model; give it as it was published",
+        document=True,
+    ),
+    Format(
+        name="nvidia-smi -q",
+        example=("==============NVSMI LOG==============",),
+        recognises=nvidia_smi.recognises,
+        read=nvidia_smi.read,
+        nothing="output of nvidia-smi -q without a GPU; give it whole",
+    ),
+    Format(
+        name="nvidia-smi -q -x",
+        example=("<nvidia_smi_log>",),
+        recognises=nvidia_smi.recognises_xml,
+        read=nvidia_smi.read_xml,
+        nothing="output of nvidia-smi -q -x without a GPU; give it whole",
+        document=True,
+    ),
+    Format(
+        name="nvidia-smi topo -m",
+        example=("GPU0     X      NODE    SYS     SYS     0-47            0",),
+        recognises=topology.recognises,
+        read=topology.read,
+        nothing="a topology of fewer than two GPUs; give the matrix whole",
+    ),
+    Format(
+        name="nvidia-smi telemetry",
+        example=(
+            "timestamp, index, utilization.gpu [%], power.draw [W], power.limit [W], clocks.sm "
+            "[MHz]",
+        ),
+        recognises=nvidia_telemetry.recognises,
+        read=nvidia_telemetry.read,
+        nothing="telemetry without a row; give the header and some rows",
     ),
 )
 

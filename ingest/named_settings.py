@@ -73,18 +73,13 @@ SIGNS = (b"ServerArgs(", b"non-default args:", b"--speculative", b"speculative_c
 _ALIASES = {"tp": "tp_size", "dp": "dp_size", "ep": "ep_size"}
 _COUNTS_ONLY = ("decode_log_interval",)
 
-_NAMES = "|".join(
-    sorted((re.escape(name).replace("_", "[_-]") for name in (*SETTINGS, *_ALIASES)), key=len)[::-1]
-)
-_VALUE = r"(?P<value>[A-Za-z0-9][\w.+]{0,40}(?:-[\w.+]+){0,6})"
-_NAMED = re.compile(rf"(?<![\w-])(?P<name>{_NAMES})['\"]?(?:=|: )['\"]?{_VALUE}(?![\w/:@])")
+_VALUE = r"[A-Za-z0-9][\w.+]{0,40}(?:-[\w.+]+){0,6}"
+_NAMED = re.compile(rf"\b([a-z][a-z_]{{1,50}})['\"]?(?:=|: )['\"]?({_VALUE})(?![\w/:@])")
 _OPTION = re.compile(
-    rf"(?<![\w-])--(?P<name>{_NAMES})(?:[= ](?!-){_VALUE}(?![\w/:@]))?(?=[\s'\"]|$)"
+    rf"(?<![\w-])--([a-z][a-z_-]{{1,50}})(?:[= ](?!-)({_VALUE})(?![\w/:@]))?(?=[\s'\"]|$)"
 )
-_VARIABLE = re.compile(
-    r"(?<![\w$])(?P<name>(?:NCCL|CUDA|SGLANG|SGL|VLLM|TORCH|FLASHINFER)_[A-Z0-9_]{2,60})=(?P<value>[\w^.,:+-]{1,40})(?![\w/@])"
-)
-_ARGUMENTS = ("ServerArgs(", "non-default args", "LLM engine", "speculative_config", "--", "args")
+_VARIABLE = re.compile(r"(?<![\w$])([A-Z][A-Z0-9_]{3,60})=([\w^.,:+-]{1,40})(?![\w/@])")
+_FAMILY = re.compile("_[A-Z0-9_]+=")  # a quick look
 
 
 @dataclass(slots=True)
@@ -96,20 +91,20 @@ class Reader:
 
     def take(self, line: int, text: str) -> None:
         """Read one line."""
-        if any(word in text for word in _ARGUMENTS):
-            for pattern in (_NAMED, _OPTION):
-                for named in pattern.finditer(text):
-                    self._add(line, named["name"], named["value"])
-        if "_" in text and "=" in text:
-            for named in _VARIABLE.finditer(text):
-                self._variable(line, named["name"], named["value"])
+        if "rgs" in text or "LLM engine" in text or "speculative_config" in text:
+            for name, value in _NAMED.findall(text):
+                self._add(line, name, value)
+        if "--" in text:
+            for name, value in _OPTION.findall(text):
+                self._add(line, name.replace("-", "_"), value)
+        if "=" in text and _FAMILY.search(text):
+            for name, value in _VARIABLE.findall(text):
+                self._variable(line, name, value)
 
-    def _add(self, line: int, name: str, value: str | None) -> None:
-        name = name.replace("-", "_")
+    def _add(self, line: int, name: str, value: str) -> None:
         name = _ALIASES.get(name, name)
-        if value in ("None", "null"):
-            return
-        self._keep(line, name, "True" if value is None else redacted(value))
+        if name in SETTINGS and value not in ("None", "null"):
+            self._keep(line, name, redacted(value) if value else "True")
 
     def _variable(self, line: int, name: str, value: str) -> None:
         if name in settings.SETTINGS and not any(word in name for word in settings.NEVER):

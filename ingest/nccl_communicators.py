@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from ingest import nccl_facts as facts
 
 _START = re.compile(
-    r"comm (0x[0-9a-f]+) rank (\d{1,6}) nranks (\d{1,6}) cudaDev (-?\d+) (?:nvmlDev -?\d+ )?"
+    r"comm (0x[0-9a-f]+) rank (\d{1,6}) nranks (\d{1,6}) cudaDev (-?\d{1,9}) (?:nvmlDev -?\d+ )?"
     r"busId ([0-9a-f]+)(?: .*?\bcommId (0x[0-9a-f]+))? - Init (START|COMPLETE)"
 )
 _NODES = re.compile(r"comm (0x[0-9a-f]+) rank \d+ nRanks (\d{1,6}) nNodes (\d{1,6}) ")

@@ -34,8 +34,9 @@ _LONGEST_TEXT = 200
 _HIDDEN_VALUES = {"NCCL_HOSTID": "<host>"}
 
 _TUNED = re.compile(
-    r"Best tuning \{.*?\.timeUs = (\d+(?:\.\d+)?),\s+\.algo = (\w+), \.proto = (\w+),"
+    r"Best tuning \{.*?\.timeUs = (\d{1,12}(?:\.\d{1,9})?),\s+\.algo = (\w+), \.proto = (\w+),"
 )
+_PORT = re.compile(r"<address><\d+>")
 _Kind = TypeVar("_Kind", bound=Fact)
 
 
@@ -189,7 +190,8 @@ class Reader:
         self._keep(facts.Warned(text=text, place=message.place, process=process, line=number))
 
     def _public(self, text: str) -> str:
-        """Return a text, cut, without the hosts that this log has named so far."""
+        """Return a text, cut, without ports and the hosts that this log has named so far."""
+        text = _PORT.sub("<address>", text)
         for host in self.hosts:
             if host in text:
                 text = re.sub(rf"(?<!\w){re.escape(host)}(?!\w)", "<host>", text)

@@ -14,6 +14,7 @@ from ingest.nccl_facts import (
     Communicator,
     NcclLog,
     Search,
+    Setting,
     Transport,
 )
 from ingest.nccl_findings import Suspicion
@@ -33,6 +34,7 @@ def suspicions(log: NcclLog) -> Iterator[Suspicion]:
     yield from _about_graphs(log)
     yield from _about_transports(log)
     yield from _about_peer_access(log)
+    yield from _about_acs(log)
     yield from about_settings(log)
     yield from _about_choices(log)
     yield from _about_the_start(log)
@@ -129,11 +131,19 @@ def _about_shm(log: NcclLog, shm: Sequence[Transport]) -> Iterator[Suspicion]:
         return
     if log.refusals:
         return  # `p2p-refused` says it
+    yield _because_of_the_way(log, shm, level)
+
+
+def _because_of_the_way(log: NcclLog, shm: Sequence[Transport], level: Setting | None) -> Suspicion:
+    """Return the finding that the way is too long, or that the log does not tell."""
+    shown: _Shown = tuple((known.line, _way(known)) for known in shm[:3])
     far = [known for known in log.paths if known.kind in FAR_PATHS]
-    far_searches = [known for known in log.searches if known.intra_path in FAR_PATHS]
+    # A failed search says SYS whatever the way is.
+    searches = [known for known in log.searches if not known.simple_order]
+    far_searches = [known for known in searches if known.intra_path in FAR_PATHS]
     if far or far_searches:
         limit = f"NCCL_P2P_LEVEL={level.value}" if level else "the default level PXB"
-        yield Suspicion(
+        return Suspicion(
             name="shm-because-p2p-level",
             sentence=f"ranks talk through the host's memory: their way is farther than {limit} "
             "allows",
@@ -147,15 +157,14 @@ def _about_shm(log: NcclLog, shm: Sequence[Transport]) -> Iterator[Suspicion]:
             "NCCL_P2P_LEVEL=SYS against it: on some machines the host's memory is faster",
             confidence="likely",
         )
-    else:
-        yield Suspicion(
-            name="shm-transport",
-            sentence="ranks talk through the host's memory; the log does not say why",
-            evidence=shown,
-            next_action="log the GRAPH subsystem, too, and check peer access with "
-            "python -m collectives.host",
-            confidence="hint",
-        )
+    return Suspicion(
+        name="shm-transport",
+        sentence="ranks talk through the host's memory; the log does not say why",
+        evidence=shown,
+        next_action="log the GRAPH subsystem, too, and check peer access with "
+        "python -m collectives.host",
+        confidence="hint",
+    )
 
 
 def _way(known: Transport) -> str:
@@ -190,6 +199,9 @@ def _about_peer_access(log: NcclLog) -> Iterator[Suspicion]:
             "NCCL_P2P_DISABLE=1",
             confidence="likely",
         )
+
+
+def _about_acs(log: NcclLog) -> Iterator[Suspicion]:
     redirect = [known for known in log.remarks if known.kind == "acs-redirect"]
     hints = [known for known in log.remarks if known.kind == "acs-hint"]
     if redirect or hints:
@@ -229,7 +241,8 @@ def _about_choices(log: NcclLog) -> Iterator[Suspicion]:
     unsafe = [
         known
         for known in log.searches
-        if known.channels and known.intra_path not in NVLINK_PATHS and known.pattern == RING
+        if known.channels and known.intra_path not in NVLINK_PATHS
+        if known.pattern == RING and not known.simple_order
     ]
     ll128 = [known for known in log.choices if known.protocol == "ll128"]
     if ll128 and unsafe:
@@ -257,11 +270,11 @@ def _why_silent(log: NcclLog) -> str:
 
 
 def _about_the_start(log: NcclLog) -> Iterator[Suspicion]:
-    versions = {known.version for known in log.libraries}
+    versions = {known.number: known.version for known in log.libraries}
     if len(versions) > 1:
         yield Suspicion(
             name="mixed-nccl-versions",
-            sentence=f"processes load different versions of NCCL: {', '.join(sorted(versions))}",
+            sentence=f"processes load different versions of NCCL: {', '.join(versions.values())}",
             evidence=tuple((known.line, known.version) for known in log.libraries),
             next_action="make every worker load one library (LD_PRELOAD, VLLM_NCCL_SO_PATH)",
         )

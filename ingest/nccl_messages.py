@@ -17,6 +17,8 @@ _PREFIX = re.compile(
     r"\[(?P<device>-?\d{1,5})\] (?:\d+\.\d+ )?(?:(?P<place>\S+:\d+) (?:\([^)]*\) )?)?$"
 )
 _LONGEST_PREFIX = 1024
+# What most lines are: one message, and nothing before it.
+_PLAIN = re.compile(r"([\w.<>-]{1,255}):(\d{1,10}):\d{1,10} \[(-?\d{1,5})\] NCCL INFO (.*)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,13 @@ def messages(line: str) -> Iterator[Message]:
     """Yield what NCCL says in a line; the whole line, without a level, where nothing marks it."""
     if "NCCL " not in line:
         yield Message(level=None, text=line)
+        return
+    plain = _PLAIN.match(line)
+    if plain and " NCCL " not in plain[4]:
+        host, process, device, text = plain.groups()
+        yield Message(
+            level="INFO", text=text.rstrip(), host=host, process=process, device=int(device)
+        )
         return
     marks = list(_LEVEL.finditer(line))
     if not marks:

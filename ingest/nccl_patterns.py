@@ -13,7 +13,7 @@ from ingest import nccl_facts as facts
 from ingest import nccl_names as names
 
 _Make = Callable[[re.Match[str], int | None, int], facts.Fact]
-_FLOAT = r"(-?\d+(?:\.\d+)?)"
+_FLOAT = r"(-?\d{1,9}(?:\.\d{1,9})?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def distances(text: str, line: int) -> Iterator[facts.Path]:
             yield facts.Path(kind=kind, gb_s=float(bandwidth), line=line)
 
 
-_DISTANCE = re.compile(r"GPU/\S+ \(\d+/(\d+(?:\.\d+)?)/([A-Z0-9]{3})\)")
+_DISTANCE = re.compile(r"GPU/\S+ \(\d+/(\d{1,9}(?:\.\d{1,9})?)/([A-Z0-9]{3})\)")
 
 
 def _library(found: re.Match[str], process: int | None, line: int) -> facts.Library:
@@ -182,7 +182,7 @@ FORMATS = (
     _format(
         " Bytes -> Algo ",
         r"(?:\b([A-Za-z]\w{2,30}): )?(?<!\d)(\d{1,19}) Bytes -> Algo (\w+) proto (\w+)"
-        r"(?: time (\d+(?:\.\d+)?))?(?: channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\})?",
+        r"(?: time (\d{1,12}(?:\.\d{1,9})?))?(?: channel\{Lo\.\.Hi\}=\{(\d{1,9})\.\.(\d{1,9})\})?",
         _choice,
     ),
     _format(
@@ -197,7 +197,7 @@ FORMATS = (
     ),
     _format(
         " via ",
-        r": (\d+)\[\w+\] -> (\d+)\[\w+\] (?:\[(?:send|receive)\] )?via (P2P|SHM|NET)(\S*)",
+        r": (\d{1,9})\[\w+\] -> (\d{1,9})\[\w+\] (?:\[(?:send|receive)\] )?via (P2P|SHM|NET)(\S*)",
         _transport,
     ),
     _format(" set by environment to ", r"(\w+) set by environment to (.*\S)", _setting),
@@ -208,23 +208,23 @@ FORMATS = (
     ),
     _format(
         "Pattern ",
-        r"Pattern (\d+), crossNic (\d+), nChannels (\d+), bw "
+        r"Pattern (\d{1,9}), crossNic (\d{1,9}), nChannels (\d{1,9}), bw "
         + _FLOAT
         + "/"
         + _FLOAT
-        + r", type ([A-Z0-9]{3})/([A-Z0-9]{3}), sameChannels (\d+)",
+        + r", type ([A-Z0-9]{3})/([A-Z0-9]{3}), sameChannels (\d{1,9})",
         _search,
     ),
     _format(
         "Could not find a path",
-        r"Could not find a path for pattern (\d+), falling back to simple order",
+        r"Could not find a path for pattern (\d{1,9}), falling back to simple order",
         _fallback,
     ),
-    _format("Ring ", r"Ring (\d+) : (\d+) -> (\d+) -> (\d+)", _ring),
+    _format("Ring ", r"Ring (\d{1,9}) : (\d{1,9}) -> (\d{1,9}) -> (\d{1,9})", _ring),
     _format(
         " coll channels",
-        r"(\d+) coll channels, (?:\d+ collnet channels, )?(\d+) nvls channels, (\d+) p2p channels, "
-        r"(\d+) p2p channels per peer",
+        r"(\d{1,9}) coll channels, (?:\d+ collnet channels, )?(\d{1,9}) nvls channels, "
+        r"(\d{1,9}) p2p channels, (\d{1,9}) p2p channels per peer",
         _channels,
     ),
     _format(
@@ -235,12 +235,12 @@ FORMATS = (
     ),
     _format(
         "P2P is disabled",
-        r"P2P is disabled between (?:NVLINK )?connected GPUs (\d+) and (\d+)",
+        r"P2P is disabled between (?:NVLINK )?connected GPUs (\d{1,9}) and (\d{1,9})",
         _refused_by_nccl,
     ),
     _format(
         "Could not enable P2P",
-        r"Could not enable P2P between dev (\d+)\S* and dev (\d+)",
+        r"Could not enable P2P between dev (\d{1,9})\S* and dev (\d{1,9})",
         _refused_by_driver,
     ),
     _format(
@@ -250,9 +250,11 @@ FORMATS = (
         _plugin,
     ),
     _format(
-        "NCCL version ", r"(?<!with )NCCL version (\d+\.\d+(?:\.\d+)?(?:\+[\w.]*\w)?)", _library
+        "NCCL version ",
+        r"(?<!with )NCCL version (\d{1,4}\.\d{1,4}(?:\.\d{1,4})?(?:\+[\w.]*\w)?)",
+        _library,
     ),
-    _format(" nccl==", r"\bvLLM is using nccl==(\d+\.\d+(?:\.\d+)?)", _library),
+    _format(" nccl==", r"\bvLLM is using nccl==(\d{1,4}\.\d{1,4}(?:\.\d{1,4})?)", _library),
     _format("ReqRedir+", r"ACSCtl:.*\bReqRedir\+", _remark("acs-redirect")),
     _format("ACS is enabled", r"HINT: .*ACS is enabled", _remark("acs-hint")),
     _format(

@@ -6,16 +6,17 @@ files say together is concluded after the last one.
 
 import contextlib
 import io
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from ingest import printing
-from ingest.conclusions import Conclusion
 from ingest.facts import Facts
 from ingest.formats import FORMATS, HEAD_BYTES, Format, recognise
 from ingest.log import Log, as_utf_8, is_utf_16, numbered_lines
+from ingest.model_findings import Machine
 from ingest.opening import COMPRESSED, Unpacked, Unreadable, opened
 from ingest.printing import Shown
 from ingest.verdict import conclusions
@@ -30,12 +31,16 @@ _LONGEST_NAME = 120
 
 
 def read_files(
-    paths: Sequence[Path], records: Path | None, *, plain_s: float | None = None
+    paths: Sequence[Path],
+    records: Path | None,
+    *,
+    plain_s: float | None = None,
+    machine: Machine | None = None,
 ) -> None:
     """Read `paths` into one run and print what was found; `-` is standard input.
 
-    plain_s: a plain step that the user knows. `UsageError` where nothing could be read, `Failure`
-    where a file could not.
+    plain_s: a plain step that the user knows; machine: what floors of models are counted for.
+    `UsageError` where nothing could be read, `Failure` where a file could not.
     """
     failures: list[str] = []
     shown: list[Shown] = []
@@ -56,7 +61,9 @@ def read_files(
                 failures.append(str(error))
             else:
                 shown.append(found)
-        concluded = _conclude(facts, sink, here=here, plain_s=plain_s)
+        concluded = conclusions(facts, plain_s=plain_s, machine=machine)
+        for one in concluded:
+            sink.append(one.finding(environment=here.id, command=here.command))
     if shown:
         printing.report(shown, concluded)
     if sink.run is not None:
@@ -64,23 +71,16 @@ def read_files(
     _end(failures, len(paths))
 
 
-def _conclude(
-    facts: Sequence[Facts], sink: "_Sink", *, here: Environment, plain_s: float | None
-) -> list[Conclusion]:
-    concluded = conclusions(facts, plain_s=plain_s)
-    for one in concluded:
-        sink.append(one.finding(environment=here.id, command=here.command))
-    return concluded
-
-
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Return what each file is called in records: its name; where two agree, its folder, too."""
+    """Return what each file is called in records: its name, numbered where two are alike."""
     plain = [path.name if str(path) != "-" else "stdin" for path in paths]
-    whole = [
-        f"{path.resolve().parent.name}/{name}" if plain.count(name) > 1 else name
-        for path, name in zip(paths, plain, strict=True)
-    ]
-    return [redacted(name, relative_paths=True)[:_LONGEST_NAME] for name in whole]
+    seen: Counter[str] = Counter()
+    names = []
+    for name in plain:
+        seen[name] += 1
+        number = f" ({seen[name]})" if plain.count(name) > 1 else ""
+        names.append(redacted(name, relative_paths=True)[:_LONGEST_NAME] + number)
+    return names
 
 
 def _end(failures: list[str], files: int) -> None:

@@ -5,7 +5,7 @@ A grammar is a file of its own: its signs (bytes, one of which a log of it holds
 lines. What the grammars found in one file becomes one `Facts`; what they could not read, findings.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ingest import (
@@ -60,8 +60,10 @@ def recognises(part: bytes) -> bool:
 def read(log: Log) -> Iterator[Read]:
     """Yield what the file says, then a record for each time in it, and what was not read."""
     readers = _Readers()
+    takes = readers.takes()
     for number, text in log.lines:
-        readers.take(number, text)
+        for take in takes:
+            take(number, text)
     facts = readers.facts(log.file)
     if not facts.empty:
         yield facts
@@ -82,16 +84,18 @@ class _Readers:
     named: named_settings.Reader = field(default_factory=named_settings.Reader)
     told: notices.Reader = field(default_factory=notices.Reader)
 
-    def take(self, number: int, text: str) -> None:
-        """Offer a line to every grammar."""
-        self.decodes.take(number, text)
-        self.engines.take(number, text)
-        self.table.take(number, text)
-        self.runs.take(number, text)
-        self.timer.take(number, text)
-        self.loads.take(number, text)
-        self.named.take(number, text)
-        self.told.take(number, text)
+    def takes(self) -> tuple[Callable[[int, str], None], ...]:
+        """Return what each line is offered to."""
+        return (
+            self.decodes.take,
+            self.engines.take,
+            self.table.take,
+            self.runs.take,
+            self.timer.take,
+            self.loads.take,
+            self.named.take,
+            self.told.take,
+        )
 
     def facts(self, file: str) -> Facts:
         """Return what all of them found; once, after the last line."""

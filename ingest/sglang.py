@@ -27,7 +27,7 @@ _MOST_RANKS = 1024
 
 _PIECE = re.compile(r"(?P<kind>Decode|Prefill) batch(?: \[\d+\])?[.,]")
 _STAMP = re.compile(r"\[?(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)\S*((?: (?:DP|TP|PP|EP|CP)\d+)*)\]")
-_FIELD = re.compile(r"[ ,]([#A-Za-z][^:,]*): ([^,\s]+)(?=,)")
+_FIELD = re.compile(r"[ ,]([#A-Za-z][^:,]{0,40}): ([^,\s]{1,40})(?=,)")
 _GRAPH_FIELDS = ("cuda graph", "npu graph", "cpu graph")
 _LAUNCHES: dict[str, Launch] = {"True": "graph", "False": "eager"}
 

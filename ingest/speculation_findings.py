@@ -30,6 +30,7 @@ class Plain:
     seen: Seen
     running: int | None = None
     bound: bool = False
+    settled: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,12 @@ def plain_steps(all_facts: Sequence[Facts], given_s: float | None) -> Iterator[P
             if steps.mode == "decode":
                 value = f"{ms(steps.cycle_s)} a plain step at {steps.running} running"
                 seen = Seen(facts.file, steps.line, value)
-                yield Plain(seconds=steps.cycle_s, seen=seen, running=steps.running)
+                yield Plain(
+                    seconds=steps.cycle_s,
+                    seen=seen,
+                    running=steps.running,
+                    settled=not steps.flags,
+                )
     for facts in all_facts:
         for one in facts.components:
             if one.role == "plain":
@@ -192,13 +198,13 @@ def _break_even(cycle: Cycle, plain: Plain | None, *, facts: Facts) -> Conclusio
     if plain is None:
         load = "" if cycle.running is None else f" at {cycle.running} running"
         words.append(f"what a plain step takes{load} is not in these files")
-    unsettled = bool(cycle.flags)
+    unsettled = bool(cycle.flags) or (plain is not None and not plain.settled)
     return Conclusion(
         name="break-even" if plain is not None else "cycle",
         sentence="; ".join(words),
         seen=tuple(seen),
         next_action=_next(cycle, needed, plain),
-        confidence="likely" if unsettled or plain is None else "sure",
+        confidence="likely" if unsettled else "sure",
     )
 
 

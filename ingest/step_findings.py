@@ -150,15 +150,14 @@ def _trend(
     if found is None or not (found.grows or found.flat):
         return
     by_context = bool(contexts) and trend(seconds, contexts) is not None
-    scale, unit = (1e6, "us a 1,000 tokens of context") if by_context else (1e6, "us a line")
-    factor = 1000 if by_context else 1
-    slope, low, high = (value * scale * factor for value in (found.slope, found.low, found.high))
+    scale = 1e6 if by_context else 1e3
+    slope, low, high = (f"{value * scale:.3g}" for value in (found.slope, found.low, found.high))
     along = "with context" if by_context else "along the log"
+    each = "1,000 tokens of context" if by_context else "line"
     yield Conclusion(
         name="cost-grows" if found.grows else "cost-flat",
         sentence=f"{what} {'grows' if found.grows else 'does not grow'} {along}: last quarter "
-        f"{ms(found.last)}, first {ms(found.first)}; slope {slope:.3g} ({low:.3g} to {high:.3g}) "
-        f"{unit}",
+        f"{ms(found.last)}, first {ms(found.first)}; slope {slope} ms ({low} to {high}) a {each}",
         seen=(Seen(file, line, f"{len(seconds)} values"),),
         next_action="attention is the part that grows with context" if found.grows else None,
         confidence="likely",
@@ -184,7 +183,8 @@ def _host_sync(facts: Facts) -> Iterator[Conclusion]:
         name="host-sync",
         sentence=f"the host is blocked {ms(here.host_s, digits=4)} an iteration in {here.label}, "
         f"where the "
-        f"GPU works {units.seconds(here.gpu_s)}: {here.host_s / whole_s * 100:.1f} % of the longest label; a "
+        f"GPU works {units.seconds(here.gpu_s)}: {here.host_s / whole_s * 100:.1f} % of the "
+        f"longest label; a "
         f"synchronising call (.item(), .cpu()) waits for the pass in flight",
         seen=tuple(
             Seen(

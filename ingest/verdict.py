@@ -2,18 +2,31 @@
 
 from collections.abc import Sequence
 
-from ingest import pair_findings, run_findings, speculation_findings, step_findings
+from ingest import (
+    model_findings,
+    pair_findings,
+    run_findings,
+    speculation_findings,
+    step_findings,
+)
 from ingest.conclusions import ORDER, Conclusion
 from ingest.facts import Facts
+from ingest.model_findings import Machine
 from verifyscope.records import Finding, Measurement
 
 
-def conclusions(all_facts: Sequence[Facts], *, plain_s: float | None = None) -> list[Conclusion]:
-    """Return what the files say, alone and together. plain_s: a plain step that the user knows."""
+def conclusions(
+    all_facts: Sequence[Facts], *, plain_s: float | None = None, machine: Machine | None = None
+) -> list[Conclusion]:
+    """Return what the files say, alone and together.
+
+    plain_s: a plain step that the user knows; machine: what floors of models are counted for.
+    """
     return [
         *step_findings.conclusions(all_facts),
         *speculation_findings.conclusions(all_facts, plain_s),
         *pair_findings.conclusions(all_facts),
+        *model_findings.conclusions(all_facts, machine),
         *(one for facts in all_facts for one in run_findings.conclusions(facts)),
     ]
 
@@ -26,7 +39,8 @@ def verdict(
     findings: those that formats made themselves; times: measurements to describe where nothing is
     concluded.
     """
-    standing = [one for one in concluded if one.verdict]
+    standing: list[Conclusion | Finding] = [one for one in concluded if one.verdict]
+    standing += [one for one in findings if one.name in ORDER]
     if standing:
         return min(standing, key=_place).sentence
     wrong = next((one for one in findings if one.name == "corrupt-values"), None)
@@ -42,6 +56,6 @@ def verdict(
     return f"{len(times)} times read; nothing in them looks wrong"
 
 
-def _place(conclusion: Conclusion) -> tuple[int, float]:
+def _place(conclusion: Conclusion | Finding) -> tuple[int, float]:
     known = ORDER.index(conclusion.name) if conclusion.name in ORDER else len(ORDER)
     return known, -(conclusion.worth_s or 0.0)

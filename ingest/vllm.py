@@ -103,8 +103,10 @@ class Reader:
 
     def take(self, line: int, text: str) -> None:
         """Read one line."""
-        if "throughput:" not in text and " metrics:" not in text:
-            return
+        if "throughput:" in text or " metrics:" in text:
+            self._look(line, text)
+
+    def _look(self, line: int, text: str) -> None:
         if "Avg generation throughput:" in text:
             if text == self._last:
                 self.duplicates += 1

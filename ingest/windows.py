@@ -120,9 +120,9 @@ class Windows:
         known = [steps for steps in found if steps == steps and steps > 0]
         if not known:
             return None
-        guesses = [interval, USUAL_STEPS] if interval else [median(known), USUAL_STEPS]
-        for guess in guesses:
-            if sum(_near(steps, guess) for steps in known) * 2 >= len(known):
+        # What the windows alone suggest needs more of them: counts in pages agree by halves, too.
+        for guess, needed in ((interval or USUAL_STEPS, 0.5), (median(known), 0.8)):
+            if sum(_near(steps, guess) for steps in known) >= needed * len(known):
                 return guess
         return None
 

@@ -28,6 +28,7 @@ from types import MappingProxyType
 
 from kernels._forms import Form
 from kernels._splits import split_count
+from kernels._target import listed
 from kernels._tiles import Tile
 from kernels.mla_verify import Shape
 from verifyscope.records import Mode
@@ -70,13 +71,9 @@ TABLES: Mapping[int, Mapping[Key, Tile]] = MappingProxyType(
 
 def tile_for(*, rows: int, element_bytes: int, capability: int) -> Tile:
     """Return the smallest tile that holds `rows`, or the largest there is, which several share."""
-    table = TABLES[_listed(capability)]
+    table = TABLES[listed(capability)]
     fitting = sorted(size for width, size in table if width == element_bytes)
     return table[element_bytes, next((size for size in fitting if rows <= size), fitting[-1])]
-
-
-def _listed(capability: int) -> int:
-    return 89 if capability == 86 else max(one for one in TABLES if one <= capability)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,14 @@ def prefix_lengths(case: Case) -> list[int]:
     return [context * (requests - request) // requests for request in range(requests)]
 
 
+def context_name(tokens: int) -> str:
+    """Return a number of committed tokens as cases are named: 127, 8k, 1M."""
+    for unit, name in ((1024 * 1024, "M"), (1024, "k")):
+        if tokens and tokens % unit == 0:
+            return f"{tokens // unit}{name}"
+    return str(tokens)
+
+
 def trees(case: Case) -> list[list[int]]:
     """Return the parents of each request's tree; "mixed" goes through all shapes."""
     name, tokens = str(case.dims["tree"]), case.number("rows")

@@ -10,7 +10,7 @@ import dataclasses
 import torch
 
 from kernels import Case
-from kernels._paged import QUERY_DTYPES
+from kernels._paged import QUERY_DTYPES, context_name
 from verifyscope.records import Value
 
 
@@ -28,7 +28,6 @@ def _case(
     **more: bool,
 ) -> Case:
     """Name a point by all of its dims."""
-    short = f"{context // 1024}k" if context and context % 1024 == 0 else str(context)
     q_heads, kv_heads = heads
     dims: dict[str, Value] = {
         "rows": rows,
@@ -42,9 +41,14 @@ def _case(
         "head_dim": dim,
         "kv": kv or QUERY_DTYPES[dtype],
     }
-    name = f"t{rows}-b{requests}-l{short}-{tree}-p{page}-h{q_heads}x{kv_heads}-d{dim}"
+    name = (
+        f"t{rows}-b{requests}-l{context_name(context)}-{tree}-p{page}-h{q_heads}x{kv_heads}-d{dim}"
+    )
     name += f"-{QUERY_DTYPES[dtype]}" + (f"-kv{kv}" if kv else "")
     return Case(name=name, dims=dims, dtype=dtype, mode="verify", **more)
+
+
+_ONE_AND_FOUR = ((1, "chain"), (4, "eagle4"))
 
 
 def measured_cases() -> tuple[Case, ...]:
@@ -57,37 +61,43 @@ def measured_cases() -> tuple[Case, ...]:
         *(_case(t, eight_k, cpu=True) for t in (1, 2, 3)),
         *(_case(t, eight_k, "eagle4", cpu=True) for t in (4, 6, 8)),
         *(_case(t, eight_k, "eagle8", cpu=True) for t in (12, 16)),
-        # The context: what is read grows, what is merged does not.
+        # The context, from nothing committed to a million tokens: what is read grows, what is
+        # merged does not.
         *(_case(t, 0, tree, cpu=True) for t, tree in ((1, "chain"), (8, "eagle4"))),
-        *(_case(t, 1, tree, cpu=True) for t, tree in ((1, "chain"), (4, "eagle4"))),
-        *(_case(t, 127, tree, cpu=True) for t, tree in ((1, "chain"), (4, "eagle4"))),
-        *(_case(t, 1024, tree, cpu=True) for t, tree in ((1, "chain"), (4, "eagle4"))),
-        *(_case(t, 32768, tree, page=64) for t, tree in ((1, "chain"), (8, "eagle4"))),
-        *(_case(t, 131072, tree, page=64) for t, tree in ((1, "chain"), (8, "eagle4"))),
+        *(_case(t, 1, tree, cpu=True) for t, tree in _ONE_AND_FOUR),
+        *(_case(t, 127, tree, cpu=True) for t, tree in _ONE_AND_FOUR),
+        *(
+            _case(t, context, tree, page=16 if context == 1024 else 64, cpu=context == 1024)
+            for context in (1024, 32768, 131072)
+            for t, tree in (*_ONE_AND_FOUR, (8, "eagle4"), (16, "eagle8"))
+        ),
+        *(_case(t, 1048576, tree, page=64) for t, tree in _ONE_AND_FOUR),
         # The batch, with ragged lengths.
         *(
             _case(t, eight_k, tree, requests=requests)
-            for requests in (2, 4, 8, 16)
-            for t, tree in ((1, "chain"), (4, "eagle4"))
+            for requests in (2, 4, 8, 16, 32, 64)
+            for t, tree in _ONE_AND_FOUR
         ),
         # The shape of the tree at one T, and a tree for each request.
         *(_case(8, 1024, tree, cpu=True) for tree in ("chain", "star", "binary", "eagle8")),
         _case(8, eight_k, "mixed", requests=8),
         # The page: 1 as in token-granular caches, 64 as in large blocks.
+        *(_case(t, eight_k, tree, page=page) for page in (1, 64) for t, tree in _ONE_AND_FOUR),
+        *(_case(t, eight_k, tree, dtype=torch.float16) for t, tree in _ONE_AND_FOUR),
         *(
-            _case(t, eight_k, tree, page=page)
-            for page in (1, 64)
-            for t, tree in ((1, "chain"), (4, "eagle4"))
+            _case(t, context, tree, page=page, kv="fp8")
+            for context, page in ((eight_k, 16), (131072, 64))
+            for t, tree in _ONE_AND_FOUR
         ),
-        *(
-            _case(t, eight_k, tree, dtype=torch.float16)
-            for t, tree in ((1, "chain"), (4, "eagle4"))
-        ),
-        # Heads: group 4, group 16, all heads of one GPU, and the two other head dims in use.
+        # Heads: no group at all, groups 4, 8 and 16, groups 5 and 7 (Qwen2.5 32B and 7B), which
+        # divide no tile, all heads of one GPU, and the two other head dims in use.
         *(
             _case(t, eight_k, tree, heads=heads, dim=dim)
-            for heads, dim in (((32, 8), 128), ((16, 1), 128), ((64, 8), 64), ((16, 8), 256))
-            for t, tree in ((1, "chain"), (4, "eagle4"))
+            for heads, dim in (
+                *(((1, 1), 128), ((32, 8), 128), ((16, 1), 128), ((20, 4), 128), ((28, 4), 128)),
+                *(((128, 8), 128), ((64, 8), 64), ((16, 8), 256)),
+            )
+            for t, tree in _ONE_AND_FOUR
         ),
     )
 
@@ -98,49 +108,58 @@ def tiny_cases() -> tuple[Case, ...]:
     return (
         _case(1, 5, heads=(2, 2), dim=16, page=1, tiny=True),
         _case(3, 40, heads=(6, 2), dim=16, page=4, requests=2, tree="star", tiny=True),
-        _case(8, 130, heads=(4, 1), dim=32, page=16, tree="eagle4", tiny=True),
+        _case(8, 130, heads=(4, 1), dim=32, page=16, tree="eagle4", kv="fp8", tiny=True),
         _case(
             5, 31, heads=(3, 1), dim=32, page=16, requests=3, tree="mixed", dtype=half, tiny=True
         ),
-        _case(17, 63, heads=(2, 2), dim=64, page=64, tree="binary", tiny=True),
+        _case(17, 63, heads=(1, 1), dim=64, page=64, tree="binary", tiny=True),
     )
 
 
-# Tokens, query heads on one key head: 4, 8, 32 and 64 packed rows, each of which has its own tile.
-_GATE_ROWS = ((1, 4), (1, 8), (4, 8), (8, 8))
+# Tokens and query heads on one key head: 8, 32 and 64 packed rows, each of which has its own tile.
+_GATE_ROWS = ((1, 8), (4, 8), (8, 8))
 
 
 def gate_cases() -> tuple[Case, ...]:
-    """Name each entry of the tile tables once; pages and dtypes take turns."""
+    """Name each entry of the tile tables once; pages and dtypes take turns.
+
+    fp8 beside the most rows, which leave the fewest registers to widen in, and beside the few rows
+    that need no tensor cores.
+    """
     bf16, fp16 = QUERY_DTYPES
-    return (
-        *_product("gate", rows=_GATE_ROWS[1:], dims=(64,), pages=(1,), dtypes=(bf16,)),
-        *_product("gate", rows=_GATE_ROWS, dims=(128,), pages=(16,), dtypes=(bf16,)),
-        *_product("gate", rows=_GATE_ROWS[1:], dims=(256,), pages=(64,), dtypes=(fp16,)),
+    places = ((64, 1, bf16), (128, 16, bf16), (256, 64, fp16))  # head dim, page, dtype
+    return _gate(
+        "gate",
+        *(
+            _gate_case(rows, dim, page, dtype, kv)
+            for dim, page, dtype in places
+            for rows, kv in (*((rows, "") for rows in _GATE_ROWS), (_GATE_ROWS[-1], "fp8"))
+        ),
+        _gate_case((1, 4), 128, 16, bf16, ""),
+        _gate_case((1, 8), 128, 16, bf16, "fp8"),
     )
 
 
 def long_gate_cases() -> tuple[Case, ...]:
     """Name every combination of what is compiled in."""
-    return _product(
-        "long", rows=_GATE_ROWS, dims=(64, 128, 256), pages=(1, 16, 64), dtypes=tuple(QUERY_DTYPES)
+    return _gate(
+        "long",
+        *(
+            _gate_case(rows, dim, page, dtype, kv)
+            for rows in ((1, 4), *_GATE_ROWS, (17, 8))
+            for dim in (64, 128, 256)
+            for page in (1, 16, 64)
+            for dtype in QUERY_DTYPES
+            for kv in ("", "fp8")
+        ),
     )
 
 
-def _product(
-    prefix: str,
-    *,
-    rows: tuple[tuple[int, int], ...],
-    dims: tuple[int, ...],
-    pages: tuple[int, ...],
-    dtypes: tuple[torch.dtype, ...],
-) -> tuple[Case, ...]:
+def _gate_case(rows: tuple[int, int], dim: int, page: int, dtype: torch.dtype, kv: str) -> Case:
     # 600 keys are few to draw and enough to be split.
-    named = (
-        _case(tokens, 600, heads=(heads, 1), dim=dim, page=page, dtype=dtype)
-        for dim in dims
-        for tokens, heads in rows
-        for page in pages
-        for dtype in dtypes
-    )
-    return tuple(dataclasses.replace(case, name=f"{prefix}-{case.name}") for case in named)
+    tokens, heads = rows
+    return _case(tokens, 600, heads=(heads, 1), dim=dim, page=page, dtype=dtype, kv=kv)
+
+
+def _gate(prefix: str, *cases: Case) -> tuple[Case, ...]:
+    return tuple(dataclasses.replace(case, name=f"{prefix}-{case.name}") for case in cases)

@@ -27,7 +27,7 @@ from typing import Literal
 from kernels import Outputs, Prepared
 from kernels._forms import Form
 from kernels._splits import sm_count, split_count
-from kernels._target import capability
+from kernels._target import capability, listed
 from kernels._tiles import Tile
 from kernels.tree_attention import Given, Shape
 from verifyscope.hardware import RESERVED_SHARED_BYTES, SHARED_BYTES_PER_MULTIPROCESSOR
@@ -52,7 +52,7 @@ _SCRATCH_BYTES = 3072  # of Triton's reductions between warps, and page ids
 def tile_for(language: Language, *, rows: int, head_dim: int) -> Tile:
     """Return the tile for this many packed rows on the device that `kernels._target` names."""
     covering = next((one for one in ROWS if rows <= one), ROWS[-1])
-    return table(language, _listed(capability()))[max(HEAD_DIMS[0], head_dim), covering]
+    return table(language, listed(capability()))[max(HEAD_DIMS[0], head_dim), covering]
 
 
 @cache
@@ -72,12 +72,6 @@ def shared_bytes(tile: Tile, *, head_dim: int) -> int:
     wide = head_dim + 8  # rows start in different banks
     elements = (tile.rows + 2 * tile.keys) * wide + tile.rows * (tile.keys + 8)
     return _ELEMENT_BYTES * elements + _SUM_BYTES * tile.rows * (tile.keys + 4 + 16)
-
-
-def _listed(capability: int) -> int:
-    if capability == 86:  # it runs sm_80's code with sm_89's shared memory
-        return 89
-    return max(one for one in SHARED_BYTES_PER_MULTIPROCESSOR if one <= capability)
 
 
 def _chosen(language: Language, rows: int, head_dim: int, capability: int) -> Tile:

@@ -213,6 +213,11 @@ def test_a_truncated_table_keeps_its_rows_and_says_that_it_breaks_off() -> None:
     assert names == ["torn-rows", "table-breaks-off"]
 
 
+def test_the_root_of_a_cut_row_is_no_time() -> None:
+    (table,) = tables("       16384          8192  bfloat16     sum      -1    30.00    0.55    0")
+    assert (table.rows, table.torn) == ((), (1,))
+
+
 def test_missing_rows_show_in_the_average() -> None:
     text = line(8) + line(16, bus=3.0) + "# Avg bus bandwidth    : 1.0\n"
     (found,) = nccl_findings.suspicions(tables(text)[0], [])

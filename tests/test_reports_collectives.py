@@ -153,6 +153,12 @@ def test_a_prediction_that_was_made_twice_stands_once(page: Page) -> None:
     assert page.rows("### Predicted")[0]["calls"] == "1"
 
 
+def test_what_nccl_believes_of_a_call_is_no_predicted_pass(page: Page) -> None:
+    believed = predicted("all_reduce", 25.0, 1, bytes=57_344, algorithm="ring")
+    page.of([CPU, collective(57_344, 100.0), believed])
+    assert "## Predicted" not in page.text
+
+
 def test_the_worst_of_each_kernel_and_architecture_is_shown_and_every_failure(page: Page) -> None:
     page.of(
         [

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,38 +9,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels import Case, _execute, _target, _trees
+from kernels import Case, _execute, _target, _trees, all_ops
+from kernels import _tree_attention_plan as plans
 from kernels import tree_attention as op
-from kernels import tree_attention_cupy as _cupy  # noqa: F401  # adds an implementation
-from kernels import tree_attention_sdpa as _sdpa  # noqa: F401  # adds an implementation
-from kernels import tree_attention_triton as in_triton
+from kernels._forms import FORMS
 from kernels._splits import split_count
+from kernels._tiles import Tile
+from kernels.tree_attention_cupy_fma import tile_for as fma_tile_for
+from tests.tree_attention_problems import problem
+from verifyscope.hardware import SHARED_BYTES_PER_MULTIPROCESSOR
+from verifyscope.records import Mode
 
 DEVICE = _execute.device()
-ALL = ("torch", "sdpa", "triton", "cupy")
-
-
-def problem(
-    lengths: Sequence[int] = (11,),
-    words: Sequence[Sequence[int]] | None = None,
-    *,
-    tokens: int = 4,
-    heads: tuple[int, int] = (2, 1),
-) -> dict[str, Any]:
-    """Draw a small problem: by default one request, two heads of 16 dims; pages of 4."""
-    if words is None:
-        words = [_trees.mask_words(_trees.tree("eagle4", tokens))] * len(lengths)
-    return dict(
-        op.draw(
-            lengths=lengths,
-            words=words,
-            page_size=4,
-            heads=heads,
-            head_dim=16,
-            dtype=torch.bfloat16,
-            device=DEVICE,
-        )
-    )
+ALL = tuple(
+    name
+    for name in all_ops()["tree_attention"].implementations
+    if not name.startswith("flashinfer")
+)
 
 
 def test_the_reference_equals_a_softmax_written_out() -> None:
@@ -124,26 +108,85 @@ def test_one_token_stands_beside_every_other_number_of_tokens() -> None:
     assert {case.name for case in measured if rest(case) not in single} == set()
     for axis, wanted in (
         ("rows", {1, 2, 3, 4, 6, 8, 12, 16}),
-        ("requests", {1, 2, 4, 8, 16}),
-        ("context", {0, 1, 127, 1024, 8192, 32768, 131072}),
+        ("requests", {1, 2, 4, 8, 16, 32, 64}),
+        ("context", {0, 1, 127, 1024, 8192, 32768, 131072, 1048576}),
         ("page", {1, 16, 64}),
+        ("q_heads", {1, 8, 16, 20, 28, 32, 64, 128}),
         ("head_dim", {64, 128, 256}),
+        ("kv", {"bf16", "fp16", "fp8"}),
     ):
         assert {case.dims[axis] for case in measured} == wanted
+    groups = {case.number("q_heads") // case.number("kv_heads") for case in measured}
+    assert groups == {1, 2, 4, 5, 7, 8, 16}
 
 
-@pytest.mark.parametrize("capability", [80, 89, 90, 100, 120])
-def test_the_gate_builds_every_entry_of_the_tile_tables(capability: int) -> None:
-    small = capability in (89, 120)
-    table = in_triton._SMALL_TILES if small else in_triton._LARGE_TILES
+@pytest.mark.parametrize("context", [1024, 131072])
+def test_the_tokens_are_an_axis_of_short_and_of_long_contexts(context: int) -> None:
+    plain = [
+        case.number("rows")
+        for case in op.OP.cases
+        if case.number("context") == context
+        and case.number("requests") == 1
+        and case.dims["kv"] == "bf16"
+    ]
+    assert {1, 4, 8, 16} <= set(plain)
+
+
+@pytest.mark.parametrize("capability", SHARED_BYTES_PER_MULTIPROCESSOR)
+@pytest.mark.parametrize("language", ["triton", "cuda"])
+def test_the_gate_builds_every_entry_of_the_tile_tables(
+    language: plans.Language, capability: int
+) -> None:
+    table = plans.table(language, capability)
     built = set()
     with _target.compiling_for(capability):
         for case in op.OP.gate_cases:
-            group = case.number("q_heads") // case.number("kv_heads")
-            rows = case.number("rows") * group
-            entry = in_triton.tile_for(shape_with(rows=rows, head_dim=case.number("head_dim")))
+            rows = case.number("rows") * case.number("q_heads") // case.number("kv_heads")
+            entry = plans.tile_for(language, rows=rows, head_dim=case.number("head_dim"))
             built |= {key for key, tile in table.items() if tile is entry}
     assert built == set(table)
+
+
+@pytest.mark.parametrize("capability", SHARED_BYTES_PER_MULTIPROCESSOR)
+@pytest.mark.parametrize("language", ["triton", "cuda"])
+def test_the_blocks_that_a_tile_counts_on_share_an_sm(
+    language: plans.Language, capability: int
+) -> None:
+    for tile in plans.table(language, capability).values():
+        threads = 32 * tile.warps * tile.blocks_per_sm
+        assert threads * tile.registers <= 65536
+        assert tile.registers >= 128
+    if language == "cuda":
+        for (head_dim, _), tile in plans.table(language, capability).items():
+            block = plans.shared_bytes(tile, head_dim=head_dim) + 1024
+            assert block * tile.blocks_per_sm <= SHARED_BYTES_PER_MULTIPROCESSOR[capability]
+
+
+@pytest.mark.parametrize(
+    ("capability", "as_for"), [(86, 89), (87, 80), (89, 89), (103, 100), (121, 120)]
+)
+def test_a_gpu_without_a_table_takes_that_of_its_shared_memory(
+    capability: int, as_for: int
+) -> None:
+    with _target.compiling_for(capability):
+        tile = plans.tile_for("triton", rows=8, head_dim=128)
+    assert tile is plans.table("triton", as_for)[128, 16]
+
+
+def test_smaller_shared_memory_takes_smaller_tiles() -> None:
+    for (head_dim, rows), tile in plans.table("triton", 120).items():
+        large = plans.table("triton", 90)[head_dim, rows]
+        assert tile.keys * tile.blocks_per_sm <= large.keys * large.blocks_per_sm
+
+
+@pytest.mark.parametrize(
+    ("rows", "cache_bytes", "tile"), [(8, 2, (8, 16)), (4, 2, (4, 32)), (8, 1, (4, 32))]
+)
+def test_without_tensor_cores_registers_decide_the_rows(
+    rows: int, cache_bytes: int, tile: tuple[int, int]
+) -> None:
+    chosen = fma_tile_for(shape_with(rows=rows), cache_bytes=cache_bytes)
+    assert (chosen.rows, chosen.keys) == tile
 
 
 def shape_with(*, rows: int, head_dim: int = 128, requests: int = 1, width: int = 8) -> op.Shape:
@@ -168,11 +211,22 @@ def test_parts_fill_a_gpu_at_most_once_and_are_never_too_small(
     assert count == 1 or (count - 1) * least_keys < most_keys
 
 
+def plan(shape: op.Shape, mode: Mode = "verify") -> plans.Plan:
+    tile = Tile(rows=16, keys=32, warps=4, blocks_per_sm=2)
+    return plans.plan_for(shape, mode, tile=tile, sms=188)
+
+
 def test_one_request_of_a_long_context_is_cut_into_as_many_parts_as_there_are_places() -> None:
-    shape = shape_with(rows=8, width=2048)  # 32k keys
-    tile = in_triton.Tile(rows=16, keys=32, warps=4, stages=5, blocks_per_sm=2)
-    assert in_triton.split_for(shape, tile, sms=188) == in_triton.Split(count=376, least_keys=64)
-    assert in_triton.split_for(shape_with(rows=8, width=2), tile, sms=188).count == 1
+    chosen = plan(shape_with(rows=8, width=2048))  # 32k keys
+    assert (chosen.splits, chosen.least_keys) == (376, 64)
+    assert plan(shape_with(rows=8, width=2)).splits == 1
+
+
+def test_each_form_launches_its_own_blocks() -> None:
+    shape = dataclasses.replace(shape_with(rows=8, width=2048), tokens=5)
+    # 40 rows in 3 tiles; 5 tokens of 8 heads; 8 heads of 5 tokens, unsplit.
+    blocks = {mode: (plan(shape, mode).blocks(shape), plan(shape, mode).splits) for mode in FORMS}
+    assert blocks == {"verify": (3, 125), "decode": (5, 75), "extend": (8, 1)}
 
 
 # --- bad input ---
@@ -220,11 +274,28 @@ def test_a_cache_that_is_not_aligned_is_named() -> None:
     shape = inputs["k_cache"].shape
     flat = torch.zeros(inputs["k_cache"].numel() + 1, dtype=torch.bfloat16, device=DEVICE)
     inputs["k_cache"] = flat[1:].view(shape)
-    with pytest.raises(ValueError, match=r"k_cache starts at an address .* 16 bytes"):
-        op.OP.implementations["cupy"].run(inputs)
+    for name in ("cupy", "cupy_decode", "cupy_extend", "cupy_fma"):
+        with pytest.raises(ValueError, match=r"k_cache starts at an address .* 16 bytes"):
+            op.OP.implementations[name].run(inputs)
 
 
-@pytest.mark.parametrize("name", ["triton", "cupy"])
+@pytest.mark.parametrize("name", ["triton_extend", "cupy_decode", "cupy_fma"])
 def test_a_head_dim_without_a_tile_is_refused_with_a_reason(name: str) -> None:
     case = dataclasses.replace(op.OP.cases[0], dims={**op.OP.cases[0].dims, "head_dim": 96})
     assert "head_dim is 96" in str(op.OP.implementations[name].needs.refuses(case))
+
+
+def test_more_rows_than_plain_arithmetic_is_fast_with_are_refused_with_a_reason() -> None:
+    refuses = op.OP.implementations["cupy_fma"].needs.refuses
+    few, many = (next(c for c in op.OP.cases if c.name.startswith(t)) for t in ("t1-", "t2-"))
+    assert refuses(few) is None
+    assert refuses(many) == ("16 rows share a key head; beyond 8 take 'cupy', on tensor cores")
+
+
+def test_a_torch_without_the_lse_of_flex_attention_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refuses = op.OP.implementations["flex"].needs.refuses
+    assert refuses(op.OP.cases[0]) is None
+    monkeypatch.setattr(torch, "__version__", "2.8.0a1+cu12")
+    assert "needs torch 2.9 or newer" in str(refuses(op.OP.cases[0]))

@@ -15,6 +15,7 @@ import torch
 from kernels import Inputs, Outputs, _execute, _trees, all_ops
 from kernels import mla_verify as op
 from kernels import mla_verify_cupy as in_cupy
+from kernels import mla_verify_flex as in_flex
 from kernels import mla_verify_triton as in_triton
 from kernels._check import compare, poisoned
 from kernels._mla_verify_tiles import Plan, tile_for
@@ -293,6 +294,21 @@ def test_every_fp8_number_is_widened_exactly(name: str, dtype: torch.dtype) -> N
     assert got.dtype == dtype
     # Each draft sees itself alone.
     assert torch.equal(got[:, 0].float(), codes.view(FP8).float())
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_is_given_the_same_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    if DEVICE.type == "cpu":  # where Inductor knows no LSE: unfused
+        monkeypatch.setattr(in_flex, "compiled", lambda: flex_attention)
+    words = [_trees.mask_words(_trees.tree(tree, 5)) for tree in ("chain", "star", "binary")]
+    words[2][4] = 0
+    inputs = problem([9, 2, 0], words, heads=3)
+    got = op.OP.implementations["flex"].run(inputs)
+    assert_matches("flex", inputs, got)
+    assert (got["lse"][14] == MINUS_INFINITY).all()
+    assert (got["out"][14] == 0).all()
 
 
 # --- masked and empty softmax, log-sum-exp ---

@@ -106,7 +106,7 @@ def test_random_trees_lengths_pages_and_parts_match_float64(drawn: Drawn) -> Non
 
 
 @pytest.mark.long
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(problems(tokens=32, keys=300, pages=(1, 3, 4, 16, 64), dtypes=2))
 def test_many_random_problems_of_every_dtype_match_float64(drawn: Drawn) -> None:
     assert_both_match(drawn)

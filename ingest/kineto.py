@@ -132,7 +132,8 @@ class _Reader:
         """Return what was not read."""
         source = self.source
         return Faults(
-            dropped=source.dropped + self.gpu.dropped + self.calls.dropped,
+            undecoded=source.dropped,
+            untimed=self.gpu.dropped + self.calls.dropped,
             cut=source.cut,
             headless=source.headless,
             events=source.events,

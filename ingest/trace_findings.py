@@ -39,7 +39,7 @@ def conclusions(all_facts: Sequence[Facts]) -> Iterator[Conclusion]:
 
 
 def _of_trace(trace: TraceFacts, file: str, layers: int | None) -> Iterator[Conclusion]:
-    if not trace.breakdown.kernel_count and not trace.graph_launches:
+    if not (trace.breakdown.kernel_count or trace.graph_launches or trace.hidden_graphs):
         yield _no_kernels(trace, file)
         return
     hidden = _hidden(trace, file, layers)

@@ -71,7 +71,7 @@ def traces(log: Log) -> tuple[list[Trace], Faults]:
             database = stack.enter_context(contextlib.closing(_connect(path)))
             reader = _Reader(log.file, database)
             reader.read()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise Unreadable(f"{log.file}: {error}; export it again, whole") from None
         return reader.traces(), Faults(events=reader.events, untimed=reader.dropped)
 

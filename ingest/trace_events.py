@@ -94,6 +94,7 @@ class Reader:
     headless: bool = False
     _left: bytearray = field(default_factory=bytearray)
     _ended: bool = False
+    _bare: bool = False
 
     def chunks(self) -> Iterator[list[Event]]:
         """Yield the events in the order of the file."""
@@ -106,14 +107,16 @@ class Reader:
             yield from self._decoded(at_end=at_end)
         if not self._ended:
             self.cut = True
-        else:
-            self._read_header(b"{" + self._rest().lstrip().removeprefix(b","))
+        elif not self._bare:
+            rest = bytes(self._left) + self.stream.read(LARGEST_HEADER_BYTES)
+            self._read_header(b"{" + rest.lstrip().removeprefix(b","))
 
     def _find_list(self) -> None:
         """Read up to the first event."""
         head = self.stream.read(CHUNK_BYTES).removeprefix(b"\xef\xbb\xbf")
         if head.lstrip()[:1] == b"[":
             self._left += head.lstrip()[1:]
+            self._bare = True
             return
         found, part = _LIST.search(head), head
         while found is None and part and len(head) < LARGEST_HEADER_BYTES:
@@ -128,8 +131,6 @@ class Reader:
         self._read_header(head[: found.start()].rstrip().removesuffix(b",") + b"}")
 
     def _read_header(self, data: bytes) -> None:
-        if data.strip() in (b"{", b"{}"):
-            return
         try:
             header = _header.decode(data)
         except _BAD:
@@ -139,10 +140,6 @@ class Reader:
         if header.distributedInfo is not None:
             self.rank = _whole(header.distributedInfo.rank)
             self.world = _whole(header.distributedInfo.world_size)
-
-    def _rest(self) -> bytes:
-        rest = bytes(self._left) + self.stream.read(LARGEST_HEADER_BYTES)
-        return rest if rest.rstrip().endswith(b"}") else b"}"
 
     def _decoded(self, *, at_end: bool) -> Iterator[list[Event]]:
         """Yield the whole events of what was read; the rest is left."""

@@ -89,7 +89,7 @@ from ingest.kernel_classes import kind_of, ours, readable, short_name
         ),
         (
             "copy",
-            ["Memcpy DtoD (Device -> Device)", "void vllm::reshape_and_cache_flash_kernel<>()"],
+            ["Memcpy DtoD (Device -> Device)", "void vllm::reshape_and_cache_kernel<>()"],
         ),
         ("metadata", ["_copy_page_indices_kernel", "create_flashinfer_kv_indices_triton"]),
         ("sampling", ["void TreeSpeculativeSamplingTargetOnly<1024>()", "VerifyTreeGreedy"]),

@@ -1,6 +1,7 @@
 """A Kineto trace becomes the right busy time, classes, steps and findings."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def model(layers: int, *, graph: bool = False, every: float = 50.0) -> Kineto:
 
 
 def shares(told: TraceFacts) -> dict[str, float]:
-    return {name: round(share, 4) for name, share in told.top}
+    return {str(name): round(share, 4) for name, share in told.top}
 
 
 def test_busy_is_a_union_and_the_sum_stands_beside_it() -> None:
@@ -233,7 +234,7 @@ def host_sync(blocking: float, busy_after: bool = False) -> Kineto:
     return made
 
 
-def waiting(durations: list[float]) -> Kineto:
+def waiting(durations: Sequence[float]) -> Kineto:
     return ranked(0, 8, multimem_all_reduce_kernel=durations)
 
 
@@ -395,7 +396,7 @@ def test_what_is_no_part_of_a_verify_pass_is_named_and_the_unknown_is_shown() ->
 def numbers(told: TraceFacts) -> dict[str, float]:
     """What a trace says, in numbers; where time 0 lies moves their last bits."""
     whole, steps = told.breakdown, told.steps
-    found = {one.name: one.busy_s for one in whole.classes}
+    found: dict[str, float] = {str(one.name): one.busy_s for one in whole.classes}
     found |= {one.name: one.sum_s for one in whole.kernels}
     found |= {"busy": whole.busy_s, "span": whole.span_s, "kernels": whole.kernel_count}
     found |= {"launch": told.idle.launch_s, "launches": told.launches}
@@ -488,9 +489,7 @@ def test_deep_nesting_is_no_trouble() -> None:
     assert "events-not-read" in concluded(data)
 
 
-@pytest.mark.parametrize(
-    "data", [b"{", b'{"schemaVersion": 1, "deviceProperties": [', b"[]", b"{}"]
-)
+@pytest.mark.parametrize("data", [b"{", b'{"deviceProperties": [', b"[]", b"{}"])
 def test_what_is_no_trace_is_refused_in_a_line_or_not_recognised(data: bytes) -> None:
     if kineto.recognises(data):
         with pytest.raises(Unreadable, match="give it whole"):

@@ -143,9 +143,8 @@ def nsys(path: Path, *, kernels: int = 0, **tables: Sequence[Sequence[Any]]) -> 
             'CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, "end" INTEGER, deviceId '
             "INTEGER, streamId INTEGER, correlationId INTEGER, demangledName INTEGER)"
         )
-        rows = [
-            (n * 1_010_000, n * 1_010_000 + 1_000_000, 0, 7, n, n % 2 + 1) for n in range(kernels)
-        ]
+        begun = [1_010_000 * number for number in range(kernels)]
+        rows = [(at, at + 1_000_000, 0, 7, n, n % 2 + 1) for n, at in enumerate(begun)]
         database.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,?,?,?,?)", rows)
         for name, values in tables.items():
             columns = {

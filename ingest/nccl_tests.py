@@ -115,8 +115,9 @@ _LABEL = re.compile(r"^\s*(?:\d+:\s|\[\d+(?:,\d+)?\](?:<std\w+>)?:?)")
 _LOG = re.compile(r"[A-Za-z<][\w.<>-]{0,255}:\d+:\d+ \[\d+\] (?:\S+ )?NCCL (?:INFO|WARN|TRACE) ")
 _HEAD = re.compile(rf"\s*(\d+)\s+(\d+)\s+({_TYPES})(?=\s|$)\s*([a-z]\w*)?(.*)")
 _PIECE = re.compile(rf"(?:\s*(?:{_NUMBER}(?:e[+-]\d+)?|N/A)(?=\s|$))+\s*")
-_GROUP = re.compile(
-    rf"({_NUMBER}|N/A) ({_NUMBER}|N/A|-?nan|-?inf) ({_NUMBER}|N/A|-?nan|-?inf)"
+_GROUP = re.compile(  # a time is never below zero: -1 there is the root of a cut row
+    r"(\d+(?:\.\d+)?|N/A) "
+    rf"({_NUMBER}|N/A|-?nan|-?inf) ({_NUMBER}|N/A|-?nan|-?inf)"
     r" (?:(\d+)|(\d+(?:\.\d+)?e[+-]?\d+|-?nan|inf)|N/A)"
 )
 

@@ -75,8 +75,9 @@ class Shown:
 def report(shown: Sequence[Shown], concluded: Sequence[Conclusion]) -> None:
     """Print what was read: verdict, times, findings."""
     findings = [finding for found in shown for finding in found.findings]
-    print(verdict(concluded, findings, [one for found in shown for one in found.others]))
+    others = [one for found in shown for one in found.others]
     collectives = [row for found in shown for row in found.collectives()]
+    print(verdict(concluded, findings, others, counted=_counted(shown, others)))
     _table(collectives, ("file", "format", "collective", "ranks", "rows", "times", "corrupt"))
     traced = [row for found in shown for row in class_rows(found.file, found.traces)]
     _table(traced, CLASS_HEADER)
@@ -108,6 +109,16 @@ def formats() -> None:
 def is_collective(measured: Measurement) -> bool:
     """Say whether several ranks took part."""
     return "in_place" in measured.dims or class_of(measured.part) in _COLLECTIVES
+
+
+def _counted(shown: Sequence[Shown], others: Sequence[Measurement]) -> str:
+    """Return how many times of what were read."""
+    counts = Counter(one.op for one in others)
+    for found in shown:
+        for (op, ranks), times in found.times.items():
+            counts[f"{op} on {ranks} ranks"] += times
+    words = [f"{times:,} times of {op}" for op, times in counts.items() if times]
+    return ", ".join(words[:4]) or "no time was read"
 
 
 def _table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> None:

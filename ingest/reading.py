@@ -120,8 +120,7 @@ def _records(
     """Yield what a file says; `Unreadable` tells in a line why it says nothing."""
     with opened(path) as (stream, unpacked):
         known = _formats(path, stream, unpacked)
-        found.format = "+".join(one.name for one in known)
-        empty = True
+        gave: dict[str, None] = {}
         for one in known:
             stream.seek(0)
             log = Log(
@@ -134,9 +133,10 @@ def _records(
                 patterns=patterns,
             )
             for record in one.read(log):
-                empty = False
+                gave[one.name] = None
+                found.format = "+".join(gave)
                 yield record
-        if empty:
+        if not gave:
             raise Unreadable(f"{path}: {known[-1].nothing}")
         for cut in _cut(stream, unpacked, text=not known[0].document):
             evidence = (Evidence(found.file, None, cut),)

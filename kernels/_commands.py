@@ -28,7 +28,7 @@ _CHECK = (
     *("output", "reason"),
 )
 _ABOUT_THE_RUN = ("schema", "environment", "command", "commit")
-_MOST_PROCESSES = 8
+MOST_PROCESSES = 8
 
 
 class Output:
@@ -113,14 +113,14 @@ def compile_units(
     units = _select.units(selection, capabilities, long=long)
     if not units:
         cli.note("nothing to compile: no implementation chosen is made of Triton or CUDA C++")
-    conditions = _conditions(_MOST_PROCESSES, timeout_s, {"TRITON_INTERPRET": "0"})
+    conditions = conditions_of(MOST_PROCESSES, timeout_s, {"TRITON_INTERPRET": "0"})
     out.begin(_COMPILE)
     count = failed = 0
     with (
         work(
             "kernels._compile:build_unit", units, conditions=conditions, kin=lambda unit: unit.kin
         ) as results,
-        _watched(results, len(units), "compiling") as built,
+        watched(results, len(units), "compiling") as built,
     ):
         for unit, rows in zip(units, built, strict=True):
             if isinstance(rows, Lost):
@@ -129,6 +129,8 @@ def compile_units(
                 _print_compiled(row, out)
                 count, failed = count + 1, failed + (row.failure is not None)
     cli.note(f"{count} kernels built, {failed} failed the gate")
+    if units:
+        cli.note("what no compiler sees (floor, bytes, flops, waves of each case): --predict GPU")
     if failed:
         raise Failure(f"{failed} of {count} kernels must not be launched; see their last column")
 
@@ -145,8 +147,8 @@ def check_points(
     points = _select.checkable(selection, tiny=tiny)
     tasks = [(point, graph) for point in points if point.reason is None]
     # On a GPU one at a time; a kernel that failed may have broken its process's context.
-    conditions = _conditions(
-        1 if on_gpu else _MOST_PROCESSES, timeout_s, {} if on_gpu else {"TRITON_INTERPRET": "1"}
+    conditions = conditions_of(
+        1 if on_gpu else MOST_PROCESSES, timeout_s, {} if on_gpu else {"TRITON_INTERPRET": "1"}
     )
     rows: list[Checked] = []
     out.begin(_CHECK)
@@ -157,7 +159,7 @@ def check_points(
             conditions=conditions,
             spoils=lambda row: on_gpu and row.status == "failed",
         ) as results,
-        _watched(results, len(tasks), "checking") as checked,
+        watched(results, len(tasks), "checking") as checked,
     ):
         for op, its_points in itertools.groupby(points, key=lambda point: point.op):
             rows += _print_op(op, its_points, checked, graph=graph, out=out)
@@ -182,13 +184,14 @@ def _print_op(
     return rows
 
 
-def _conditions(most: int, timeout_s: float, environment: Mapping[str, str]) -> Conditions:
+def conditions_of(most: int, timeout_s: float, environment: Mapping[str, str]) -> Conditions:
+    """Return how workers run: `most` at once, fewer where there are fewer cores."""
     processes = min(most, len(os.sched_getaffinity(0)))
     return Conditions(processes=processes, timeout_s=timeout_s, environment=environment)
 
 
 @contextlib.contextmanager
-def _watched(results: Iterator[Any], count: int, what: str) -> Iterator[Iterator[Any]]:
+def watched(results: Iterator[Any], count: int, what: str) -> Iterator[Iterator[Any]]:
     """Give `results`, with a progress bar on stderr where that is a terminal."""
     if not sys.stderr.isatty():
         yield results
@@ -203,8 +206,8 @@ def _watched(results: Iterator[Any], count: int, what: str) -> Iterator[Iterator
 def _print_compiled(row: Compiled, out: Output) -> None:
     cells = (row.op, row.implementation, row.case, row.kernel, row.capability, row.registers)
     memory = (row.spilled_bytes, row.shared_bytes, row.shared_limit_bytes)
-    held = (row.threads, row.resident_blocks, _digits(row.occupancy), row.limited_by)
-    launch = (row.grid_blocks, _digits(row.waves))
+    held = (row.threads, row.resident_blocks, digits(row.occupancy), row.limited_by)
+    launch = (row.grid_blocks, digits(row.waves))
     fields = msgspec.structs.asdict(row)
     item = {name: value for name, value in fields.items() if name not in _ABOUT_THE_RUN}
     out.add((*cells, *memory, *held, *launch, ",".join(row.found), row.failure), item)
@@ -232,14 +235,15 @@ def _lost(unit: Unit, lost: Lost) -> Compiled:
 
 
 def _print_checked(row: Checked, out: Output) -> None:
-    errors = (_digits(row.max_row_error), _digits(row.tolerance))
+    errors = (digits(row.max_row_error), digits(row.tolerance))
     cells = (row.op, row.implementation, row.case, *errors)
     out.add((*cells, row.executed, row.status, row.output, row.reason), row)
     if row.status == "failed":
         out.record(_measurement(row, "failed", row.reason or "wrong"))
 
 
-def _digits(value: float | None) -> str | None:
+def digits(value: float | None) -> str | None:
+    """Return three digits of a number that is known."""
     return None if value is None else f"{value:.3g}"
 
 

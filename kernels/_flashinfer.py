@@ -8,15 +8,13 @@ argument is gone. Nothing here imports FlashInfer before a baseline is asked for
 Read in the wheels of 0.6.18.post1 and 0.7.4:
 - LSE is float32 in base 2; `run(lse_base=)` came with 0.7, and its "ln" is a kernel of its own
   after the attention. A baseline asks for base 2 and converts after what is timed: `natural_log`.
-- Until 0.6 infinity was 5e4: a row that sees no key has an LSE near -5e4, and one whose true
-  logits are below that is lost.
-- A mask is a flat bool, request after request, each [q_len, kv_len] row-major; packed, it is
-  little-endian and each request begins on a byte. `plan(packed_custom_mask=)` keeps offsets that
-  count bits where the kernel wants bytes, wrong from the second request on, and the functions that
-  pack are big-endian by default: give `plan(custom_mask=)`, which packs rightly.
-- Bits are counted in int32 before packing: `mask_too_large`.
+- Until 0.6 infinity was 5e4: a row that sees no key has an LSE near -5e4 (the MLA wrapper's is
+  -inf from 0.6.11 on), and one whose true logits are below that is lost: `has_finite_infinity`.
+- Merging takes base 2, and does not know what it is given: `State` does.
+- Index lists and masks: `kernels/_flashinfer_lists.py`.
 """
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -25,7 +23,7 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -41,7 +39,6 @@ Reason = str
 WORKSPACE_BYTES = 512 * 2**20
 # Holds what plan() computes, 13 B a block and 4 B a row; the constructor's own takes 8 MB a case.
 PLAN_BYTES = 2**20
-_MOST_MASK_BITS = 2**31 - 1
 # log2 of a sum over at most 2^32 keys, each exp2(-5e4 - -5e4).
 _FINITE_INFINITY_ENDS = -5e4 + 32
 
@@ -107,17 +104,21 @@ class Call:
             )
         if (reason := self.why_not(library)) is not None:
             raise RuntimeError(reason)
-        parameters = _keywords(self.find(library))
+        dropped = self.dropped(library)
         return Accepted(
-            kwargs={name: value for name, value in given.items() if _takes(parameters, name)},
-            dropped=tuple(name for name in self.offered if not _takes(parameters, name)),
+            kwargs={name: value for name, value in given.items() if name not in dropped},
+            dropped=dropped,
         )
+
+    def dropped(self, library: ModuleType) -> tuple[str, ...]:
+        """Return what is offered and not taken by this version."""
+        parameters = _keywords(self.find(library))
+        return tuple(name for name in self.offered if not _takes(parameters, name))
 
 
 def library() -> ModuleType:
     """Import FlashInfer and return it; its warnings stay warnings where ours are errors."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
+    with advice():
         return importlib.import_module("flashinfer")
 
 
@@ -158,19 +159,31 @@ def takes_lse_base(package: ModuleType, run: Call) -> bool:
     return _takes(_keywords(run.find(package)), "lse_base")
 
 
-def unknown_lse_base(package: ModuleType, run: Call) -> Reason | None:
-    """Say so where neither the version nor an argument settles the base of an LSE."""
-    if takes_lse_base(package, run) or has_finite_infinity(package):
+def unknown_lse_base(
+    package: ModuleType, run: Call, *, before: tuple[int, ...] = (0, 7)
+) -> Reason | None:
+    """Say so where neither the version nor an argument settles the base of an LSE.
+
+    before: the first version in which nobody has read that it is 2.
+    """
+    if takes_lse_base(package, run) or is_before(package, before):
         return None
     return (
         f"{run.function} of FlashInfer {version(package)} does not take 'lse_base', "
-        f"and the base of its LSE is only known to be 2 before 0.7"
+        f"and the base of its LSE is only known to be 2 before {'.'.join(map(str, before))}"
     )
 
 
+def is_before(package: ModuleType, wanted: tuple[int, ...]) -> bool:
+    """Say whether the version is a known one, and older than `wanted`."""
+    parts = version(package).split(".")[: len(wanted)]
+    known = len(parts) == len(wanted) and all(part.isdigit() for part in parts)
+    return known and tuple(map(int, parts)) < wanted
+
+
 def has_finite_infinity(package: ModuleType) -> bool:
-    """Return whether its infinity is 5e4, as it was before 0.7."""
-    return _before(version(package), (0, 7))
+    """Say whether this version's infinity is the number 5e4."""
+    return is_before(package, (0, 7))
 
 
 def natural_log(lse: torch.Tensor, *, finite_infinity: bool) -> torch.Tensor:
@@ -185,66 +198,68 @@ def natural_log(lse: torch.Tensor, *, finite_infinity: bool) -> torch.Tensor:
     return natural
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Attention over some of the keys: out [rows, heads, dim], lse float32 [rows, heads], its base.
+
+    The base is part of it because a merge of two bases is wrong by some percent and looks right.
+    """
+
+    out: torch.Tensor
+    lse: torch.Tensor
+    base: float
+
+
+MERGE = Call(function="merge_state_in_place", needed=("v", "s", "v_other", "s_other"))
+_MOST_MERGED_HEADS = (
+    32  # a block of `merge_state_in_place` is 32 threads a head of 512, 1024 at most
+)
+
+
+def merger(package: ModuleType, into: State, *, other: State) -> Callable[[], None]:
+    """Return what merges `other` into `into`, in place; ValueError unless both are to base 2.
+
+    Heads are rows here: 64 of them are given as twice as many rows of 32, which is only a view.
+    """
+    if (bases := (into.base, other.base)) != (2, 2):
+        raise ValueError(
+            f"merge_state_in_place of FlashInfer merges LSE to base 2, and these are to base "
+            f"{bases[0]:.6g} and {bases[1]:.6g}: convert them first"
+        )
+    rows, heads, dim = into.out.shape
+    block = max(n for n in range(1, _MOST_MERGED_HEADS + 1) if heads % n == 0)
+    folded = rows * heads // block
+    merged = MERGE.accepted(
+        package,
+        v=into.out.view(folded, block, dim),
+        s=into.lse.view(folded, block),
+        v_other=other.out.view(folded, block, dim),
+        s_other=other.lse.view(folded, block),
+    )
+    merge = MERGE.find(package)
+    return lambda: merge(**merged.kwargs)
+
+
+def device_capability() -> int | None:
+    """Return the capability (90) of the current device; None where there is none."""
+    if not torch.cuda.is_available():
+        return None
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor
+
+
+@contextlib.contextmanager
+def advice() -> Iterator[None]:
+    """Within the block, FlashInfer's advice on backends and names is a warning and no error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        yield
+
+
 @functools.cache
 def workspace(device: torch.device) -> torch.Tensor:
     """Return zeroed scratch memory that all wrappers of `device` share: they run one at a time."""
     return torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageLists:
-    """Which pages each request reads, as FlashInfer wants it: int32, on the device of the table.
-
-    indptr [batch + 1] and indices [indptr[-1]]: request b reads pages indices[indptr[b] :
-    indptr[b + 1]]; last_page_len [batch]: how much of the last one, 1 to the page size.
-    """
-
-    indptr: torch.Tensor
-    indices: torch.Tensor
-    last_page_len: torch.Tensor
-
-
-def page_lists(page_table: torch.Tensor, *, kv_lens: Sequence[int], page_size: int) -> PageLists:
-    """Cut each row of an int32 [batch, max_pages] table to the pages that hold its kv_len keys."""
-    counts = [-(-kv_len // page_size) for kv_len in kv_lens]
-    if min(kv_lens) < 1 or max(counts) > page_table.shape[1]:
-        raise ValueError(
-            f"kv_lens {list(kv_lens)} in pages of {page_size}: give 1 to "
-            f"{page_table.shape[1] * page_size}, what the page table holds"
-        )
-    rows = zip(page_table.unbind(), counts, strict=True)
-    return PageLists(
-        indptr=indptr(counts, page_table.device),
-        indices=torch.cat([row[:count] for row, count in rows]).to(torch.int32),
-        last_page_len=torch.tensor(
-            [(kv_len - 1) % page_size + 1 for kv_len in kv_lens],
-            dtype=torch.int32,
-            device=page_table.device,
-        ),
-    )
-
-
-def indptr(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Return int32 [0, l0, l0 + l1, ...]."""
-    sums = [0]
-    for length in lengths:
-        sums.append(sums[-1] + length)
-    return torch.tensor(sums, dtype=torch.int32, device=device)
-
-
-def mask_too_large(bits: int) -> Reason | None:
-    """Say so where a mask has more bits than FlashInfer can count."""
-    if bits <= _MOST_MASK_BITS:
-        return None
-    return (
-        f"a mask of {bits} bits: FlashInfer counts them in int32, at most {_MOST_MASK_BITS}; "
-        f"take fewer requests, tokens or keys"
-    )
-
-
-def packed_mask_bytes(request_bits: Sequence[int]) -> int:
-    """Return the size of a packed mask: each request is padded to a whole byte."""
-    return sum(-(-bits // 8) for bits in request_bits)
 
 
 def _keywords(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -264,15 +279,6 @@ def _takes(parameters: Mapping[str, inspect.Parameter], name: str) -> bool:
 
 def _list(names: Sequence[str] | Mapping[str, object]) -> str:
     return ", ".join(repr(name) for name in names)
-
-
-def _before(found: str, wanted: tuple[int, int]) -> bool:
-    parts = found.split(".")
-    return (
-        len(parts) > 1
-        and all(p.isdigit() for p in parts[:2])
-        and ((int(parts[0]), int(parts[1])) < wanted)
-    )
 
 
 @functools.cache

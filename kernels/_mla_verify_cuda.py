@@ -11,14 +11,10 @@ equal columns, which is loaded as a fragment of their kind and multiplied elemen
 nobody knows which lane holds which row. While a tile is computed, the next one is on its way to
 registers, and the page ids of the one after it too.
 
-An fp8 cache is widened on its way into shared memory, exactly: e4m3 has fewer bits than either.
-e4m3 << 7 is a float16 of 2**-8 the value, e4m3 << 4 a bfloat16 of 2**-120 of it, which is brought
-up at once, because sums of such products would leave float32. (NaN becomes a number.)
+An fp8 cache is widened on its way into shared memory (`_fp8_cuda`, `_elements_cuda`).
 """
 
 SOURCE = r"""
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <mma.h>
 using namespace nvcuda;
 
@@ -37,25 +33,6 @@ using Sums = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
 
 template <class T>
 struct alignas(16) Vector { T at[16 / sizeof(T)]; };
-
-// Four e4m3, as pairs of ELEMENT: float16 of 2**-8 their value, bfloat16 of their value.
-__device__ inline uint2 widen(const unsigned four) {
-  unsigned pairs[2] = {__byte_perm(four, 0, 0x1404), __byte_perm(four, 0, 0x3424)};
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const unsigned sign = pairs[i] & 0x80008000u, rest = pairs[i] & 0x7f007f00u;
-#if BFLOAT16
-    pairs[i] = sign | rest >> 4;
-    const unsigned up = 0x7b807b80u;  // 2**120, twice
-    const __nv_bfloat162 wide = __hmul2(reinterpret_cast<const __nv_bfloat162&>(pairs[i]),
-                                        reinterpret_cast<const __nv_bfloat162&>(up));
-    pairs[i] = reinterpret_cast<const unsigned&>(wide);
-#else
-    pairs[i] = sign | rest >> 1;
-#endif
-  }
-  return make_uint2(pairs[0], pairs[1]);
-}
 
 // A thread's share of a tile's latents or rotated parts: the same 16 bytes of every STEP-th key.
 template <int WIDTH>
@@ -86,14 +63,7 @@ struct Share {
     for (int i = 0; i < LOADS; i++) {
       const int n = threadIdx.x / PIECES + i * STEP;
       if (KEYS % STEP && n >= KEYS) break;
-      const auto here = SHARED_AS(uint4, to + n * ROW_STEP + threadIdx.x % PIECES * VECTOR);
-#if FP8
-      const uint2 a = widen(at[i].x), b = widen(at[i].y), c = widen(at[i].z), d = widen(at[i].w);
-      here[0] = make_uint4(a.x, a.y, b.x, b.y);
-      here[1] = make_uint4(c.x, c.y, d.x, d.y);
-#else
-      here[0] = at[i];
-#endif
+      ::put(at[i], to + n * ROW_STEP + threadIdx.x % PIECES * VECTOR);
     }
   }
 };
@@ -171,6 +141,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part(
   for (int m = 0; m < ROW_TILES; m++)
 #pragma unroll
     for (int c = 0; c < MY_COLUMNS; c++) wmma::fill_fragment(sums[m][c], 0.f);
+  const auto set_factor = [&](const float factor) {
+    for (int n = lane; n < 16; n += LANES) factors[row * FACTOR_STEP + n] = factor;
+  };
+  const auto scale_sums = [&] {
+#pragma unroll
+    for (int m = 0; m < ROW_TILES; m++) {
+      Sums by;
+      wmma::load_matrix_sync(by, factors + m * 16 * FACTOR_STEP, FACTOR_STEP, wmma::mem_row_major);
+#pragma unroll
+      for (int c = 0; c < MY_COLUMNS; c++)
+        for (int i = 0; i < by.num_elements; i++) sums[m][c].x[i] *= by.x[i];
+    }
+  };
   float top = minus_infinity, total = 0.f;  // of the row; each lane adds up its own keys
 
   for (int start = first; start < last; start += KEYS) {
@@ -227,6 +210,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part(
     // Before a row has seen a key its maximum is -inf; a shift of 0 keeps its weights 0.
     const float shift = new_top == minus_infinity ? 0.f : new_top;
     const float kept = exp2f(top - shift);
+    const bool rises = new_top > top;
     top = new_top;
     total *= kept;
 #pragma unroll
@@ -235,17 +219,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part(
       total += weight;
       weights[row * WEIGHT_STEP + lane + j * LANES] = NARROW(weight);
     }
-    for (int n = lane; n < 16; n += LANES) factors[row * FACTOR_STEP + n] = kept;
-    __syncthreads();
-
-#pragma unroll
-    for (int m = 0; m < ROW_TILES; m++) {
-      Sums by;
-      wmma::load_matrix_sync(by, factors + m * 16 * FACTOR_STEP, FACTOR_STEP, wmma::mem_row_major);
-#pragma unroll
-      for (int c = 0; c < MY_COLUMNS; c++)
-        for (int i = 0; i < by.num_elements; i++) sums[m][c].x[i] *= by.x[i];
-    }
+    set_factor(rises ? kept : 1.f);
+    if (__syncthreads_or(rises)) scale_sums();  // most tiles raise no row
 #pragma unroll
     for (int k = 0; k < KEY_TILES; k++) {
       Rows a[ROW_TILES];
@@ -267,20 +242,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part(
 #pragma unroll
   for (int step = LANES / 2; step; step /= 2) total += __shfl_xor_sync(~0u, total, step);
   __syncthreads();  // the last tile's factors are no longer read
-  for (int n = lane; n < 16; n += LANES)
-    factors[row * FACTOR_STEP + n] = total == 0.f ? 0.f : out_factor / total;
+  set_factor(total == 0.f ? 0.f : out_factor / total);
   if (token >= 0 && lane == 0)
     lse[place(row) * splits + split] =
         total == 0.f ? minus_infinity : (top + log2f(total)) * 0.69314718f;
   __syncthreads();
-#pragma unroll
-  for (int m = 0; m < ROW_TILES; m++) {
-    Sums by;
-    wmma::load_matrix_sync(by, factors + m * 16 * FACTOR_STEP, FACTOR_STEP, wmma::mem_row_major);
-#pragma unroll
-    for (int c = 0; c < MY_COLUMNS; c++)
-      for (int i = 0; i < by.num_elements; i++) sums[m][c].x[i] *= by.x[i];
-  }
+  scale_sums();
   __syncthreads();  // from here on all shared memory is the warps'
   const auto mine = SHARED_AS(float, memory + warp * WARP_BYTES);  // [16, FACTOR_STEP]
   const int r = threadIdx.x % 32 / 2, half = threadIdx.x % 2 * 8;
@@ -300,7 +267,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part(
         Vector<OUT> wide;
 #pragma unroll
         for (int i = 0; i < WIDE; i++)
-          wide.at[i] = OUT(mine[r * FACTOR_STEP + half + piece + i]);
+          wide.at[i] = STORE(mine[r * FACTOR_STEP + half + piece + i]);
         if (there)
           *reinterpret_cast<Vector<OUT>*>(out + at * LATENT + column * 16 + half + piece) = wide;
       }

@@ -1,24 +1,23 @@
 """Tiles and parts of the keys for `mla_verify` in Triton: a table a GPU, and the rule behind it.
 
 With one request and 8 heads the number of SMs decides: 132 or 188 blocks each stream a part of the
-latents, and DRAM is busy when each keeps enough bytes in flight: latency x bandwidth / SMs (Little),
+latents, and DRAM is busy when each keeps enough bytes in flight: latency x bandwidth / SMs, or
 0.7 us x 4.8 TB/s / 132 = 25 KB an SM on H200, 0.7 us x 1.8 TB/s / 188 = 7 KB on RTX PRO 6000. A
-key is 1152 bytes (576 in fp8), of which a tile of 32 is 36 KB. So, by reasoning and by what the
-compile gate says, for nobody has timed them:
-- Stages: five are two tiles of latents in shared memory, one multiplied and one in flight, and both
-  in flight while a block waits: page ids are loaded two stages before the latents they lead to. Nine
-  would be four; seven are three. With three Triton loads a tile only after it has finished the last.
-- Keys: 32, which gives each of four warps one 8-column piece of the scores; more warps would
-  compute pieces twice. Half of that where the queries leave no room for two tiles of 32, then three.
-- Rows: the sums are rows x 512 float32 in registers, 64 of them a thread of four warps for 16 rows;
-  64 rows take eight warps and all 255 registers. On sm_90 64 rows go through wgmma, on sm_100
-  through tensor memory, where four warps would not even hold the scores. On GPUs of 99 KB, 64 rows
-  of queries (74 KB) would leave one tile of 16 keys and nothing in flight: there more than 32 rows
+latent is 1152 bytes, in fp8 576. So, by reasoning and by what the compile gate says, for nobody
+has timed them:
+- Stages: with five, two tiles of latents lie in shared memory, and while one is multiplied the
+  other is in flight: page ids are loaded two stages before the latents they lead to. Seven are
+  three tiles. With three, Triton loads a tile only after it has finished the one before.
+- Keys: 32, which is a piece of 8 scores for each of four warps; more warps compute pieces twice,
+  but share the sums. 32 rows take 16 keys and seven stages: with 32 keys a thread of four warps
+  would need more than 255 registers, and eight warps would leave no room for a second block.
+- Rows: the sums are 512 float32 a row in registers; 64 rows take eight warps and all of these. On
+  sm_90 they are multiplied by wgmma, on sm_100 in tensor memory. On GPUs of 99 KB the queries of
+  64 rows (74 KB) would leave one tile of 16 keys and nothing in flight: there, more than 32 rows
   are several tiles, which run side by side and find each other's latents in L2.
-- Blocks: two an SM where shared memory and registers let them: one multiplies while the other waits.
-- fp8: half the bytes a key, but each is widened in registers, twice, by about 5 instructions: that
-  and not DRAM is what two warps an SM's quarter would wait for. So 64 keys and eight warps where
-  one block has the SM, and no tile of 64 rows, whose registers are full.
+- Blocks: two an SM where shared memory and registers let them: one multiplies, the other waits.
+- fp8: each number is widened in registers, twice, in about 5 instructions, which costs more time
+  than DRAM: so eight warps, and no tile of 64 rows, whose registers are full.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from types import MappingProxyType
 
 from kernels._forms import Form
 from kernels._splits import split_count
+from kernels._target import listed
 from kernels._tiles import Tile
 from kernels.mla_verify import Shape
 from verifyscope.records import Mode
 
-_FP8_BYTES = 1
 _SUM_BYTES = 4
 Key = tuple[int, int]  # bytes of an element of the cache, rows
 
@@ -42,58 +41,39 @@ def _tile(rows: int, keys: int, *, warps: int, stages: int = 5, blocks: int = 1)
     return Tile(rows=rows, keys=keys, warps=warps, stages=stages, blocks_per_sm=blocks)
 
 
-_FP8_ALONE: Mapping[Key, Tile] = {
+_FP8: Mapping[Key, Tile] = {
     (1, 16): _tile(16, 64, warps=8),
     (1, 32): _tile(32, 32, warps=8),
 }
-_FP8_TWO: Mapping[Key, Tile] = {
-    (1, 16): _tile(16, 32, warps=4, blocks=2),
-    (1, 32): _tile(32, 32, warps=8),
+_SMALL: Mapping[Key, Tile] = {
+    (2, 16): _tile(16, 32, warps=4),
+    (2, 32): _tile(32, 16, warps=4, stages=7),
+    **_FP8,
 }
-# 89 stands for 86 as well: sm_80's code with its own shared memory.
+_LARGE: Mapping[Key, Tile] = {
+    (2, 16): _tile(16, 32, warps=4, blocks=2),
+    (2, 32): _tile(32, 16, warps=4, stages=7, blocks=2),
+    (2, 64): _tile(64, 32, warps=8),
+    **_FP8,
+}
+# Of sm_80 only one block fits, of any tile: eight warps, then, and 32 keys.
+_A100: Mapping[Key, Tile] = {
+    (2, 16): _tile(16, 32, warps=8),
+    (2, 32): _tile(32, 32, warps=8),
+    (2, 64): _tile(64, 32, warps=8),
+    **_FP8,
+}
+# By capability; 89 stands for 86 too, which runs sm_80's code in as little shared memory.
 TABLES: Mapping[int, Mapping[Key, Tile]] = MappingProxyType(
-    {
-        80: {
-            (2, 16): _tile(16, 32, warps=8),
-            (2, 32): _tile(32, 32, warps=8),
-            (2, 64): _tile(64, 32, warps=8),
-            **_FP8_ALONE,
-        },
-        89: {
-            (2, 16): _tile(16, 32, warps=4),
-            (2, 32): _tile(32, 16, warps=4, stages=7),
-            **_FP8_ALONE,
-        },
-        90: {
-            (2, 16): _tile(16, 32, warps=4, blocks=2),
-            (2, 32): _tile(32, 32, warps=4, blocks=2),
-            (2, 64): _tile(64, 32, warps=8),
-            **_FP8_TWO,
-        },
-        100: {
-            (2, 16): _tile(16, 32, warps=4, blocks=2),
-            (2, 32): _tile(32, 32, warps=8),
-            (2, 64): _tile(64, 32, warps=8),
-            **_FP8_TWO,
-        },
-        120: {
-            (2, 16): _tile(16, 32, warps=4),
-            (2, 32): _tile(32, 16, warps=4, stages=7),
-            **_FP8_ALONE,
-        },
-    }
+    {80: _A100, 89: _SMALL, 90: _LARGE, 100: _LARGE, 120: _SMALL}
 )
 
 
 def tile_for(*, rows: int, element_bytes: int, capability: int) -> Tile:
     """Return the smallest tile that holds `rows`, or the largest there is, which several share."""
-    table = TABLES[_listed(capability)]
+    table = TABLES[listed(capability)]
     fitting = sorted(size for width, size in table if width == element_bytes)
     return table[element_bytes, next((size for size in fitting if rows <= size), fitting[-1])]
-
-
-def _listed(capability: int) -> int:
-    return 89 if capability == 86 else max(one for one in TABLES if one <= capability)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

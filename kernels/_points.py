@@ -3,7 +3,8 @@
 import msgspec
 
 from verifyscope.privacy import redacted_words
-from verifyscope.records import Kind
+from verifyscope.records import Kind, Mode
+from verifyscope.roofline import Limit
 
 _LONGEST_REASON = 600
 
@@ -60,6 +61,54 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     def kin(self) -> tuple[object, ...]:
         """Return what units share that may launch the same kernels."""
         return self.op, self.packages, self.capability
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What is predicted at once: all measured cases of one implementation on one GPU, by name.
+
+    node_s: the seconds of an empty node of a CUDA graph there, where they are known.
+    """
+
+    op: str
+    implementation: str
+    gpu: str
+    node_s: float | None
+
+
+class Grid(msgspec.Struct, frozen=True, kw_only=True):
+    """One launch: its blocks, and how often they fill the GPU; null where it was not compiled."""
+
+    kernel: str
+    blocks: int
+    waves: float | None = None
+
+
+class Predicted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a point takes at least on a GPU, or the reason why that is not known.
+
+    `floor_s` is of the op's cost, `touched_bytes`; `roof_s` of what the implementation's form of it
+    moves and computes, `moved_bytes` and `flops`; `predicted_s` is the roof and `nodes` launches
+    that wait for one another, `node_s` each, where that is known.
+    """
+
+    part: str
+    op: str
+    implementation: str
+    kind: Kind
+    case: str
+    mode: Mode | None
+    gpu: str
+    touched_bytes: float | None = None
+    moved_bytes: float | None = None
+    flops: float | None = None
+    floor_s: float | None = None
+    roof_s: float | None = None
+    predicted_s: float | None = None
+    limited_by: Limit | None = None
+    nodes: int | None = None
+    node_s: float | None = None
+    grids: tuple[Grid, ...] = ()
+    reason: str | None = None
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):

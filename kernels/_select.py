@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from typing import get_args
 
+import msgspec
+
 from kernels import _execute
 from kernels._compile import cases_to_build, is_compiled
-from kernels._points import Point, Selection, Unit
+from kernels._points import Asked, Point, Selection, Unit
 from kernels._registry import Absent, Case, Implementation, Op, Reason, absent, all_ops, find_op
 from verifyscope.errors import choose
 from verifyscope.records import Kind
@@ -63,6 +65,17 @@ def units(selection: Selection, capabilities: list[int], *, long: bool) -> list[
         for capability in capabilities
         for one in several
         if one.serves(capability)
+    ]
+
+
+def asked(selection: Selection, *, gpu: str, node_s: float | None) -> list[Asked]:
+    """Return what is predicted: each implementation, our own where no kind is chosen."""
+    chosen = selection
+    if not selection.kinds and not selection.implementations:
+        chosen = msgspec.structs.replace(selection, kinds=("own",))
+    return [
+        Asked(op=one.op.name, implementation=one.name, gpu=gpu, node_s=node_s)
+        for one in _implementations(chosen)
     ]
 
 

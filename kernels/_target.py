@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from verifyscope.hardware import stand_in
+from verifyscope.hardware import SHARED_BYTES_PER_MULTIPROCESSOR, stand_in
 
 # What the interpreter and the host runner choose tiles for: the smallest shared memory of all.
 WITHOUT_A_GPU = 120
@@ -28,6 +28,13 @@ def capability() -> int:
     if chosen is not None:
         return chosen.capability
     return _at_hand() or WITHOUT_A_GPU
+
+
+def listed(capability: int) -> int:
+    """Return the capability whose shared memory and tiles stand for this one."""
+    if capability == 86:  # it runs sm_80's code with sm_89's shared memory
+        return 89
+    return max(one for one in SHARED_BYTES_PER_MULTIPROCESSOR if one <= capability)
 
 
 def multiprocessors() -> int:

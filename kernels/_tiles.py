@@ -12,8 +12,8 @@ class Tile:
     rows: int
     keys: int
     warps: int
-    stages: int
     blocks_per_sm: int
+    stages: int = 1
 
     @property
     def registers(self) -> int:

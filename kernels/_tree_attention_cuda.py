@@ -13,36 +13,16 @@ import numpy as np
 import torch
 
 from kernels import Case, Outputs
+from kernels._elements_cuda import ELEMENTS, PUT
 from kernels._fp8_cuda import LIFT, WIDEN_FP8
 from kernels._merge_cupy import merge
 from kernels._paged import FP8
-from kernels._raw import RawKernel
+from kernels._raw import RawKernel, must_be_aligned
 from kernels._tree_attention_plan import Plan
 from kernels.tree_attention import Given
 
 _LOG2_E = 1.4426950408889634
 _HEAD_DIMS = (16, 32, 64, 128, 256)
-_ALIGNED_BYTES = 16
-
-_ELEMENTS = {
-    torch.bfloat16: """
-#include <cuda_bf16.h>
-#define ELEMENT __nv_bfloat16
-#define PAIR __nv_bfloat162
-#define WIDEN __bfloat1622float2
-#define NARROW __float2bfloat16
-#define FROM_HALVES(two) __float22bfloat162_rn(__half22float2(two))
-""",
-    torch.float16: """
-#include <cuda_fp16.h>
-#define ELEMENT __half
-#define PAIR __half2
-#define WIDEN __half22float2
-#define NARROW __float2half
-#define FROM_HALVES(two) (two)
-""",
-}
-
 PARAMETERS = """
     const ELEMENT* q, const CACHE* k, const CACHE* v, const int* page_table,
     const int* prefix_lens, const int* mask_words, OUT* out, float* lse,
@@ -150,7 +130,7 @@ def _kernel(given: Given, plan: Plan, body: str) -> RawKernel:
         "STORE": "NARROW" if once else "",
     }
     defined = "".join(f"#define {name} {value}\n" for name, value in constants.items())
-    return _built(_ELEMENTS[given.q.dtype] + defined + WIDEN_FP8 + _WORK + body)
+    return _built(ELEMENTS[given.q.dtype] + defined + WIDEN_FP8 + PUT + _WORK + body)
 
 
 @cache
@@ -161,9 +141,4 @@ def _built(source: str) -> RawKernel:
 def check_alignment(given: Given) -> None:
     """Raise ValueError unless q and the caches can be read 16 bytes at a time."""
     for name, tensor in (("q", given.q), ("k_cache", given.k_cache), ("v_cache", given.v_cache)):
-        strides = [step * tensor.element_size() for step in tensor.stride()[:-1]]
-        if any(number % _ALIGNED_BYTES for number in (tensor.data_ptr(), *strides)):
-            raise ValueError(
-                f"{name} starts at an address or has strides ({strides} B) that are no multiples "
-                f"of {_ALIGNED_BYTES} bytes, which its loads need: copy it"
-            )
+        must_be_aligned(name, tensor, to_bytes=16)

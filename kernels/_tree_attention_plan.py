@@ -27,7 +27,8 @@ from typing import Literal
 from kernels import Outputs, Prepared
 from kernels._forms import Form
 from kernels._splits import sm_count, split_count
-from kernels._target import capability
+from kernels._target import capability, listed
+from kernels._tiles import Tile
 from kernels.tree_attention import Given, Shape
 from verifyscope.hardware import RESERVED_SHARED_BYTES, SHARED_BYTES_PER_MULTIPROCESSOR
 from verifyscope.records import Mode
@@ -48,29 +49,10 @@ _ELEMENT_BYTES, _SUM_BYTES = 2, 4
 _SCRATCH_BYTES = 3072  # of Triton's reductions between warps, and page ids
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """Rows and keys of a tile, warps, pipeline stages, and the blocks an SM should hold."""
-
-    rows: int
-    keys: int
-    warps: int
-    blocks_per_sm: int
-    stages: int = 1
-
-    @property
-    def registers(self) -> int:
-        """Return what a thread may have so that this many blocks share an SM's 65,536.
-
-        Left alone, ptxas aims at more blocks than shared memory lets in, and spills for them.
-        """
-        return min(255, 65536 // (32 * self.warps * self.blocks_per_sm) // 8 * 8)
-
-
 def tile_for(language: Language, *, rows: int, head_dim: int) -> Tile:
     """Return the tile for this many packed rows on the device that `kernels._target` names."""
     covering = next((one for one in ROWS if rows <= one), ROWS[-1])
-    return table(language, _listed(capability()))[max(HEAD_DIMS[0], head_dim), covering]
+    return table(language, listed(capability()))[max(HEAD_DIMS[0], head_dim), covering]
 
 
 @cache
@@ -90,12 +72,6 @@ def shared_bytes(tile: Tile, *, head_dim: int) -> int:
     wide = head_dim + 8  # rows start in different banks
     elements = (tile.rows + 2 * tile.keys) * wide + tile.rows * (tile.keys + 8)
     return _ELEMENT_BYTES * elements + _SUM_BYTES * tile.rows * (tile.keys + 4 + 16)
-
-
-def _listed(capability: int) -> int:
-    if capability == 86:  # it runs sm_80's code with sm_89's shared memory
-        return 89
-    return max(one for one in SHARED_BYTES_PER_MULTIPROCESSOR if one <= capability)
 
 
 def _chosen(language: Language, rows: int, head_dim: int, capability: int) -> Tile:

@@ -12,7 +12,16 @@ from __future__ import annotations
 
 import torch
 
-from kernels import Case, Needs, Outputs, Prepared, _flashinfer, _mask_layout, _paged
+from kernels import (
+    Case,
+    Needs,
+    Outputs,
+    Prepared,
+    _flashinfer,
+    _flashinfer_lists,
+    _mask_layout,
+    _paged,
+)
 from kernels._flashinfer import Call
 from kernels.mask_pack import OP, must_fit
 
@@ -23,7 +32,7 @@ CALLS = (PACK,)
 def refuses(case: Case) -> str | None:
     """Say why FlashInfer, or the version that is installed, cannot pack this mask."""
     bits = _mask_layout.bits_of(_paged.prefix_lengths(case), case.number("rows"))
-    return _flashinfer.mask_too_large(sum(bits)) or _flashinfer.why_not(CALLS)
+    return _flashinfer_lists.mask_too_large(sum(bits)) or _flashinfer.why_not(CALLS)
 
 
 NEEDS = Needs(capabilities=(80, 90, 100, 110, 120), packages=("flashinfer",), refuses=refuses)
@@ -51,7 +60,5 @@ def flashinfer_pack(
 
 def offsets_of(prefix_lens: torch.Tensor, tokens: int) -> torch.Tensor:
     """Return where each request's bits begin, int32; ValueError where they are too many for it."""
-    bits = _mask_layout.bits_of(prefix_lens.tolist(), tokens)
-    if (reason := _flashinfer.mask_too_large(sum(bits))) is not None:
-        raise ValueError(reason)
-    return _flashinfer.indptr(bits, prefix_lens.device)
+    bits = _flashinfer_lists.countable_bits(prefix_lens.tolist(), tokens)
+    return _flashinfer_lists.indptr(bits, prefix_lens.device)

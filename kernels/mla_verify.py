@@ -10,7 +10,7 @@ over n = 0 .. L_b + T - 1; pages, lengths and mask words are those of `kernels/_
 drafts' own latents are in the cache already. A row that sees no key gives out 0, lse -inf.
 
 scale is the model's, of the heads before absorption: mscale^2 / sqrt(128 + 64), not 1 / sqrt(576);
-see `softmax_scale`.
+see `verifyscope.models.Model.softmax_scale`.
 
 q_nope [batch*T, heads, latent], q_pe [batch*T, heads, rope]: bfloat16 or float16, contiguous.
 ckv_cache [pages, page_size, latent], kpe_cache [pages, page_size, rope]: any strides but 1 along
@@ -38,22 +38,12 @@ from kernels import Case, Cost, Inputs, Op, Outputs, Prepared, Stage, Tolerance,
 from kernels._forms import FORMS, Form, form_of
 from kernels._gathered import Gathered, gather, pack, unpack
 from kernels._mla_verify_cases import gate_cases, long_gate_cases, measured_cases, tiny_cases
+from verifyscope.models import TABLE
 from verifyscope.records import Mode
 
 # How an fp8 cache is drawn: scales that are no powers of two and not each other.
 _FP8_SCALES = (0.75, 1.375)
-_KIMI_K2_YARN_FACTOR = 64.0
-
-
-def softmax_scale(
-    *, nope_dim: int = 128, rope_dim: int = 64, yarn_factor: float = _KIMI_K2_YARN_FACTOR
-) -> float:
-    """Return mscale^2 / sqrt(nope + rope), mscale = 0.1 ln(yarn_factor) + 1 (mscale_all_dim 1).
-
-    Source: modeling_deepseek.py of DeepSeek-V3; config.json of Kimi-K2 (rope_scaling).
-    """
-    mscale = 0.1 * math.log(yarn_factor) + 1 if yarn_factor > 1 else 1.0
-    return mscale**2 / math.sqrt(nope_dim + rope_dim)
+_MODEL = TABLE["kimi-k2.5"]  # whose softmax scale the inputs have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +186,7 @@ def draw(
     requests, tokens = len(lengths), len(words[0])
     layout = _paged.lay_out(lengths=lengths, tokens=tokens, page_size=page_size)
     latent, rope = dims
-    scale = softmax_scale()
+    scale = _MODEL.softmax_scale
 
     def normal(*sizes: int) -> torch.Tensor:
         return torch.randn(sizes, generator=generator, device=device, dtype=dtype)

@@ -4,10 +4,12 @@ One kernel computes all three forms: they differ in which rows a block packs, an
 keys are split (`_forms`). The parts of split keys are merged by `_merge_cupy`, a second launch.
 Lengths, trees and page ids are read on the device; what is chosen here depends on shapes alone.
 
-The tile is the smallest of 16, 32 or 64 rows that holds a unit's rows, as far as a block's shared
-memory goes; more rows are several blocks, which find each other's keys in L2. Queries and keys lie
-there as they are: 64 rows and 32 keys of 576 dims are 110 KB, so that GPUs of 99 KB take 32 rows at
-a time. Of 16 rows, two blocks share a multiprocessor, one computing while the other loads.
+The tile, by reasoning, for nobody has timed it, is the smallest of 16, 32 or 64 rows that holds a
+unit's rows, as far as shared memory goes; more rows are several blocks, which find each other's
+keys in L2. Queries and keys lie in shared memory as they are: 64 rows and 32 keys of 576 dims are
+110 KB, so that GPUs of 99 KB take 32 rows at a time. Of 16 rows two blocks share a multiprocessor,
+one computing while the other waits for DRAM; where that leaves no room for 32 keys they take 16.
+The next tile is under way in registers meanwhile: 36 KB of 32 keys, of 16 in two blocks as many.
 
 Caches and queries need 16-byte alignment.
 """
@@ -16,20 +18,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 
-from kernels import Case, Needs, Outputs, Prepared, _paged, _target
-from kernels._forms import Form
+from kernels import Case, Needs, Outputs, Prepared
+from kernels._elements_cuda import ELEMENTS, PUT
+from kernels._fp8_cuda import LIFT, WIDEN_FP8
 from kernels._merge_cupy import merge
 from kernels._mla_verify_cuda import SOURCE
+from kernels._mla_verify_tiles import Plan, plan_for
+from kernels._paged import FP8
 from kernels._raw import RawKernel, must_be_aligned
-from kernels._splits import sm_count, split_count
-from kernels.mla_verify import FORM_COSTS, OP, Given, Shape
+from kernels._splits import sm_count
+from kernels._target import capability, listed
+from kernels._tiles import Tile
+from kernels.mla_verify import FORM_COSTS, OP, Given
 from verifyscope.hardware import (
     RESERVED_SHARED_BYTES,
     SHARED_BYTES_PER_BLOCK,
@@ -38,50 +45,26 @@ from verifyscope.hardware import (
 from verifyscope.records import Mode
 
 _LOG2_E = 1.4426950408889634
-_ALIGNED_BYTES = 16
-# Sums of 16, 32 and 64 rows take 32, 64 and 128 registers a thread; of 16 warps, which have 128 in
-# all, a few of the others would spill.
-_WARPS = 8
-_ELEMENTS = {torch.bfloat16: ("__nv_bfloat16", "__float2bfloat16"),
-             torch.float16: ("__half", "__float2half")}  # fmt: skip
-# What e4m3 becomes when it is widened to float16 is this much too small (`_mla_verify_cuda`).
-_FLOAT16_FROM_E4M3 = 256.0
 _DIMS, _MOST_LATENT = {16, 32, 64, 128, 256, 512}, 512
 _PADDING = 8  # elements a row, so that 8 rows of 16 bytes lie in different banks
 _FACTOR_STEP = 20
+# Sums of 16, 32 and 64 rows take 32, 64 and 128 registers a thread; of 16 warps, which have 128 in
+# all, a few of the others would spill.
+_WARPS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """Rows and keys of a block, and how many blocks share a multiprocessor."""
-
-    rows: int
-    keys: int
-    blocks: int
-
-    @property
-    def ways(self) -> int:
-        """Return how many warps share the dims of one 16 x 16 piece of the scores."""
-        return _WARPS * 256 // (self.rows * self.keys)
+def _tile(rows: int, keys: int, *, blocks: int) -> Tile:
+    return Tile(rows=rows, keys=keys, warps=_WARPS, stages=1, blocks_per_sm=blocks)
 
 
 # By rows, the preferred first.
 TILES: Mapping[int, tuple[Tile, ...]] = MappingProxyType(
     {
-        16: (Tile(rows=16, keys=32, blocks=2), Tile(rows=16, keys=16, blocks=2)),
-        32: (Tile(rows=32, keys=32, blocks=1),),
-        64: (Tile(rows=64, keys=32, blocks=1),),
+        16: (_tile(16, 32, blocks=2), _tile(16, 16, blocks=2)),
+        32: (_tile(32, 32, blocks=1),),
+        64: (_tile(64, 32, blocks=1),),
     }
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A tile, the parts of the keys, and the least keys of a part."""
-
-    tile: Tile
-    splits: int
-    least_keys: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +81,7 @@ def layout_of(tile: Tile, *, dims: int) -> Layout:
     sizes = {
         "Q_AT": tile.rows * row_bytes,
         "KV_AT": tile.keys * row_bytes,
-        "SCORES_AT": 4 * tile.ways * tile.rows * _score_step(tile),
+        "SCORES_AT": 4 * _ways(tile) * tile.rows * _score_step(tile),
         "WEIGHTS_AT": 2 * tile.rows * (tile.keys + _PADDING),
         "FACTORS_AT": 4 * tile.rows * _FACTOR_STEP,
         "PAGES_AT": 4 * tile.keys,
@@ -108,6 +91,11 @@ def layout_of(tile: Tile, *, dims: int) -> Layout:
         starts[name] = at
         at += size
     return Layout(starts=starts, shared_bytes=max(at, _WARPS * _warp_bytes()))
+
+
+def _ways(tile: Tile) -> int:
+    """Return how many warps share the dims of one 16 x 16 piece of the scores."""
+    return tile.warps * 16 * 16 // (tile.rows * tile.keys)
 
 
 def _score_step(tile: Tile) -> int:
@@ -120,56 +108,33 @@ def _warp_bytes() -> int:
 
 def tile_for(rows: int, *, dims: int, capability: int) -> Tile:
     """Choose by the rule in this module's docstring; ValueError where not even 16 rows fit."""
-    # A GPU that no table lists is taken for the smallest.
-    block = SHARED_BYTES_PER_BLOCK.get(capability, min(SHARED_BYTES_PER_BLOCK.values()))
-    together = SHARED_BYTES_PER_MULTIPROCESSOR.get(
-        capability, min(SHARED_BYTES_PER_MULTIPROCESSOR.values())
-    )
+    block = SHARED_BYTES_PER_BLOCK[listed(capability)]
+    together = SHARED_BYTES_PER_MULTIPROCESSOR[listed(capability)]
     wanted = min((size for size in TILES if size >= rows), default=max(TILES))
     for size in sorted((size for size in TILES if size <= wanted), reverse=True):
         for tile in TILES[size]:
             taken = layout_of(tile, dims=dims).shared_bytes
-            if taken <= block and tile.blocks * (taken + RESERVED_SHARED_BYTES) <= together:
+            if taken <= block and tile.blocks_per_sm * (taken + RESERVED_SHARED_BYTES) <= together:
                 return tile
     raise ValueError(f"{dims} dims a key: 16 rows and 16 keys of them do not fit {block} B")
-
-
-def plan_for(shape: Shape, *, form: Form, sms: int, capability: int) -> Plan:
-    """Choose tile and parts by shapes alone.
-
-    A part of fewer keys than four a row would write and read more bytes of sums (8 * latent a row)
-    than it reads of keys (2 * (latent + rope) each).
-    """
-    tile = tile_for(form.rows, dims=shape.latent + shape.rope, capability=capability)
-    least_keys = max(64, 4 * tile.rows)
-    splits = split_count(
-        blocks=shape.requests * form.units * -(-form.rows // tile.rows),
-        most_keys=shape.most_keys,
-        least_keys=least_keys,
-        slots=sms * tile.blocks,
-    )
-    return Plan(tile=tile, splits=splits if form.split else 1, least_keys=least_keys)
 
 
 @cache
 def _attend_kernel(
     dtype: torch.dtype, *, fp8: bool, dims: tuple[int, int], page_size: int, tile: Tile, once: bool
 ) -> RawKernel:
-    element, narrow = _ELEMENTS[dtype]
     constants = {
-        "ELEMENT": element,
-        "NARROW": narrow,
-        "CACHE": "unsigned char" if fp8 else element,
-        "OUT": element if once else "float",
+        "CACHE": "unsigned char" if fp8 else "ELEMENT",
         "FP8": int(fp8),
-        "BFLOAT16": int(dtype == torch.bfloat16),
+        "OUT": "ELEMENT" if once else "float",
+        "STORE": "NARROW" if once else "",
         "LATENT": dims[0],
         "ROPE": dims[1],
         "PAGE": page_size,
         "ROWS": tile.rows,
         "KEYS": tile.keys,
-        "WARPS": _WARPS,
-        "BLOCKS": tile.blocks,
+        "WARPS": tile.warps,
+        "BLOCKS": tile.blocks_per_sm,
         "ROW_STEP": sum(dims) + _PADDING,
         "SCORE_STEP": _score_step(tile),
         "WEIGHT_STEP": tile.keys + _PADDING,
@@ -178,7 +143,7 @@ def _attend_kernel(
         **layout_of(tile, dims=sum(dims)).starts,
     }
     text = "".join(f"#define {name} {value}\n" for name, value in constants.items())
-    return RawKernel("attend_part", text + SOURCE)
+    return RawKernel("attend_part", ELEMENTS[dtype] + text + WIDEN_FP8 + PUT + SOURCE)
 
 
 def _refuses(case: Case) -> str | None:
@@ -195,57 +160,60 @@ def _refused_dims(latent: int, rope: int) -> str | None:
 
 
 def _prepared(inputs: Mapping[str, Any], *, mode: Mode) -> Prepared:
-    """Choose tile and splits by the shapes; a call allocates its outputs and launches."""
+    """Choose tile and parts by the shapes; a call allocates its outputs and launches."""
     given = Given(**inputs)
-    if refused := _refused_dims(given.shape.latent, given.shape.rope):
+    shape = given.shape
+    if refused := _refused_dims(shape.latent, shape.rope):
         raise ValueError(refused)
     if given.ckv_scale == 0:
         raise ValueError("ckv_scale is 0: give the scale that the latents were divided by")
     for name in ("q_nope", "q_pe", "ckv_cache", "kpe_cache"):
-        must_be_aligned(name, getattr(given, name), to_bytes=_ALIGNED_BYTES)
-    form = given.shape.form(mode)
+        must_be_aligned(name, getattr(given, name), to_bytes=16)
+    tile = tile_for(shape.form(mode).rows, dims=shape.latent + shape.rope, capability=capability())
     plan = plan_for(
-        given.shape,
-        form=form,
+        shape,
+        mode,
+        tile=tile,
+        element_bytes=given.ckv_cache.element_size(),
         sms=sm_count(given.q_nope.device),
-        capability=_target.capability(),
     )
+    facts = {
+        "splits": str(plan.splits),
+        "tile": f"{tile.rows}x{tile.keys}",
+        "warps": str(tile.warps),
+        "blocks_per_sm": str(tile.blocks_per_sm),
+    }
     return Prepared(
-        call=lambda: attend(given, form=form, plan=plan),
-        facts={
-            "splits": str(plan.splits),
-            "rows": str(plan.tile.rows),
-            "keys": str(plan.tile.keys),
-            "warps": str(_WARPS),
-        },
-        launches=1 if plan.splits == 1 else 2,
+        call=lambda: attend(given, plan), facts=facts, launches=1 if plan.splits == 1 else 2
     )
 
 
-def attend(given: Given, *, form: Form, plan: Plan) -> Outputs:
-    """Launch by this form and plan, whatever the shape would choose."""
-    shape, tile, q = given.shape, plan.tile, given.q_nope
+def attend(given: Given, plan: Plan) -> Outputs:
+    """Launch by this plan, whatever the shape would choose."""
+    # The partial sums are allocated in the call: inside a capture torch then hands the same memory
+    # to every layer, as an engine does, and it stays in L2.
+    shape, form, tile, q = given.shape, plan.form, plan.tile, given.q_nope
     dims = (shape.latent, shape.rope)
     out = torch.empty_like(q)
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
     once = plan.splits == 1
     part_out = out if once else lse.new_empty(lse.numel(), plan.splits, shape.latent)
     part_lse = lse if once else lse.new_empty(lse.numel(), plan.splits)
-    fp8 = given.ckv_cache.dtype == _paged.FP8
+    fp8 = given.ckv_cache.dtype == FP8
     kernel = _attend_kernel(
         q.dtype, fp8=fp8, dims=dims, page_size=shape.page_size, tile=tile, once=once
     )
-    lift = _FLOAT16_FROM_E4M3 if fp8 and q.dtype == torch.float16 else 1.0
-    out_factor, rope_ratio = lift * given.ckv_scale, given.kpe_scale / given.ckv_scale
+    out_factor = given.ckv_scale * (LIFT if fp8 else 1.0)
+    rope_ratio = given.kpe_scale / given.ckv_scale
     sizes = (shape.tokens, shape.heads, form.tokens, form.heads, shape.width, plan.least_keys)
     kernel(
-        (-(-form.rows // tile.rows) * form.units, plan.splits, shape.requests),
-        (32 * _WARPS,),
+        (plan.blocks, plan.splits, shape.requests),
+        (32 * tile.warps,),
         q, given.q_pe, given.ckv_cache, given.kpe_cache,
         given.page_table, given.prefix_lens, given.mask_words, part_out, part_lse,
         *given.ckv_cache.stride()[:2], *given.kpe_cache.stride()[:2],
         *map(np.int32, sizes),
-        *map(np.float32, (given.scale * _LOG2_E * out_factor, rope_ratio, out_factor)),
+        *map(np.float32, (given.scale * out_factor * _LOG2_E, rope_ratio, out_factor)),
         shared_bytes=layout_of(tile, dims=sum(dims)).shared_bytes,
     )  # fmt: skip
     if not once:
@@ -253,35 +221,26 @@ def attend(given: Given, *, form: Form, plan: Plan) -> Outputs:
     return {"out": out, "lse": lse}
 
 
-_NEEDS = Needs(capabilities=(80, 89, 90, 100, 120), packages=("cupy",), refuses=_refuses)
-_DECLARES = ("tensor_core", "wide_load")
+_own = partial(
+    OP.prepared_implementation,
+    needs=Needs(capabilities=(80, 89, 90, 100, 120), packages=("cupy",), refuses=_refuses),
+    declares=("tensor_core", "wide_load"),
+)
 
 
-@OP.prepared_implementation("cupy", needs=_NEEDS, declares=_DECLARES, mode="verify")
+@_own("cupy", mode="verify")
 def cupy_attention(**inputs: Any) -> Prepared:
-    """Read each key once for all tokens and heads."""
+    """Read each latent once for all tokens and heads of a request."""
     return _prepared(inputs, mode="verify")
 
 
-@OP.prepared_implementation(
-    "cupy_decode",
-    needs=_NEEDS,
-    declares=_DECLARES,
-    mode="decode",
-    form_cost=FORM_COSTS["decode"],
-)
-def cupy_decode_attention(**inputs: Any) -> Prepared:
-    """Make each token a request of its own."""
+@_own("cupy_decode", mode="decode", form_cost=FORM_COSTS["decode"])
+def cupy_decode(**inputs: Any) -> Prepared:
+    """Treat each draft token as a decode request of its own."""
     return _prepared(inputs, mode="decode")
 
 
-@OP.prepared_implementation(
-    "cupy_extend",
-    needs=_NEEDS,
-    declares=_DECLARES,
-    mode="extend",
-    form_cost=FORM_COSTS["extend"],
-)
-def cupy_extend_attention(**inputs: Any) -> Prepared:
-    """Give each head a block that walks the whole prefix."""
+@_own("cupy_extend", mode="extend", form_cost=FORM_COSTS["extend"])
+def cupy_extend(**inputs: Any) -> Prepared:
+    """Let one block a head and row tile walk the whole prefix."""
     return _prepared(inputs, mode="extend")

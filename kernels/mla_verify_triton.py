@@ -74,8 +74,8 @@ def _attend_part(
     row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     there = row < rows
     # Which of the request's T x heads rows. What is 64 bits wide is added to pointers once: in the
-    # addresses of a whole tile it would take the registers that the sums need. A request's own rows,
-    # times the parts that fill a GPU once, times 512 dims stay far below 2**31.
+    # addresses of a whole tile it would take the registers that the sums need. A request's rows
+    # times the parts that fill a GPU once times 512 dims stay far below 2**31.
     out_row = unit * unit_step + row * row_step
     first_row = request * tokens * heads
     q_nope_ptr += first_row * LATENT

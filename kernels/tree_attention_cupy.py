@@ -43,24 +43,6 @@ using Transposed = wmma::fragment<wmma::matrix_b, 16, 16, 16, ELEMENT, wmma::col
 using Columns = wmma::fragment<wmma::matrix_b, 16, 16, 16, ELEMENT, wmma::row_major>;
 using Sums = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
 struct alignas(8 * sizeof(OUT)) Stored { OUT at[8]; };
-
-// 16 bytes of a cache become VECTOR elements, from `to` on.
-template <class Place>
-__device__ inline void put(const uint4 bits, const Place to) {
-#if FP8
-  const unsigned words[4] = {bits.x, bits.y, bits.z, bits.w};
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    alignas(16) PAIR pairs[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-      pairs[i] = FROM_HALVES(widen_fp8(words[2 * half + i / 2], i % 2));
-    SHARED_AS(uint4, to + 8 * half)[0] = *reinterpret_cast<const uint4*>(pairs);
-  }
-#else
-  SHARED_AS(uint4, to)[0] = bits;
-#endif
-}
 """
     + f"""
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part({cuda.PARAMETERS}) {{

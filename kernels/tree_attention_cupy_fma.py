@@ -17,7 +17,8 @@ from typing import Any
 
 from kernels import Case, Needs, Outputs, Prepared
 from kernels import _tree_attention_cuda as cuda
-from kernels._tree_attention_plan import Plan, Tile, prepare
+from kernels._tiles import Tile
+from kernels._tree_attention_plan import Plan, prepare
 from kernels.tree_attention import OP, Given, Shape
 
 _MOST_ROWS = 8

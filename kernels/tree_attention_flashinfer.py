@@ -4,7 +4,7 @@ kv_len of request b is L_b + T, for the drafts' keys are in the pages already; i
 [T, L_b + T], all true for the prefix, then the tree. Inputs and outputs are those of the op: the
 caches go in as they are (NHD), `out` and the LSE are written where they were allocated.
 
-Two implementations differ in the plan alone, which is not timed:
+Two implementations differ in the plan alone, which is timed in rows of its own:
     flashinfer        planned for exactly these lengths: tiles for T rows, split only where it pays
     flashinfer_graph  planned as an engine must that replays one CUDA graph for all lengths: always
                       split and merged, on the largest grid. Before 0.7 the query tile, too, is that
@@ -12,27 +12,37 @@ Two implementations differ in the plan alone, which is not timed:
 Both can be captured. The backend is fa2 by name, for no other takes a custom mask in 0.6.18 and
 0.7.4. The LSE is asked for in base 2 and made natural by `convert`, after what is timed.
 
-Errors: ValueError for inputs that `shape_of` refuses or a mask of 2^31 bits; RuntimeError, with
+Errors: ValueError for inputs that `Given` refuses or a mask of 2^31 bits; RuntimeError, with
 what is missing, for a version that cannot be called so (`refuses` says it beforehand).
 Source: signatures and kernels in the wheels of FlashInfer 0.6.18.post1 and 0.7.4.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from kernels import Case, Needs, Outputs, Prepared, _flashinfer
-from kernels._flashinfer import Call, PageLists
+from kernels import (
+    Case,
+    Needs,
+    Prepared,
+    Stage,
+    _flashinfer,
+    _flashinfer_lists,
+    _flashinfer_paged,
+    _mask_layout,
+)
+from kernels._flashinfer import Call
+from kernels._flashinfer_lists import PageLists
 from kernels._paged import prefix_lengths
+from kernels.mask_expand import expand_with_torch
+from kernels.mask_pack_flashinfer import PACK
 from kernels.tree_attention import OP, Given, Shape
 
 _WRAPPER = "BatchPrefillWithPagedKVCacheWrapper"
 _BACKEND = "fa2"
-_HEAD_DIMS = (64, 128, 256)  # those that its own builds hold; wider ones are for MLA
-_DTYPES = (torch.bfloat16, torch.float16)
 _QUERY_TILES = (16, 32, 64, 128)
 
 WRAPPER = Call(
@@ -54,127 +64,104 @@ RESET = Call(
     function=f"{_WRAPPER}.reset_workspace_buffer",
     needed=("float_workspace_buffer", "int_workspace_buffer"),
 )
+PLANNED = (
+    "qo_indptr",
+    "paged_kv_indptr",
+    "paged_kv_indices",
+    "paged_kv_last_page_len",
+    "num_qo_heads",
+    "num_kv_heads",
+    "head_dim_qk",
+    "page_size",
+    "sm_scale",
+    "q_data_type",
+    "kv_data_type",
+)
 PLAN = Call(
-    function=f"{_WRAPPER}.plan",
-    needed=(
-        "qo_indptr",
-        "paged_kv_indptr",
-        "paged_kv_indices",
-        "paged_kv_last_page_len",
-        "num_qo_heads",
-        "num_kv_heads",
-        "head_dim_qk",
-        "page_size",
-        "custom_mask",
-        "sm_scale",
-        "q_data_type",
-        "kv_data_type",
-    ),
-    offered=("uniform_q_len",),
+    function=f"{_WRAPPER}.plan", needed=(*PLANNED, "custom_mask"), offered=("uniform_q_len",)
 )
 RUN = Call(
     function=f"{_WRAPPER}.run",
-    needed=("q", "paged_kv_cache", "out", "lse", "return_lse"),
+    needed=("q", "paged_kv_cache", "k_scale", "v_scale", "out", "lse", "return_lse"),
     offered=("lse_base",),
 )
-PACK = Call(function="segment_packbits", needed=("x", "indptr", "bitorder"))
-_TO_RUN = (WRAPPER, GRAPH_WRAPPER, RESET, PLAN, RUN)
-CALLS = (*_TO_RUN, PACK)
+CALLS = (WRAPPER, GRAPH_WRAPPER, RESET, PLAN, RUN, PACK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metadata:
-    """What an engine makes anew for each verify step: lengths, pages and mask, on the device.
-
-    qo_indptr int32 [batch + 1]; custom_mask bool [bits], request after request, each [T, kv_len]
-    row-major; request_bits: T * kv_len of each.
-    """
+class Lists:
+    """Which rows of q and which pages each request owns; qo_indptr int32 [batch + 1]."""
 
     qo_indptr: torch.Tensor
     pages: PageLists
-    custom_mask: torch.Tensor
-    request_bits: tuple[int, ...]
 
 
-def metadata(
-    *,
-    page_table: torch.Tensor,
-    prefix_lens: torch.Tensor,
-    mask_words: torch.Tensor,
-    page_size: int,
-) -> Metadata:
-    """Fill the index lists and the mask from the op's inputs; waits for the device."""
-    requests, tokens = mask_words.shape
-    kv_lens = [length + tokens for length in prefix_lens.tolist()]
-    request_bits = tuple(tokens * kv_len for kv_len in kv_lens)
-    if (reason := _flashinfer.mask_too_large(sum(request_bits))) is not None:
-        raise ValueError(reason)
-    return Metadata(
-        qo_indptr=_flashinfer.indptr([tokens] * requests, page_table.device),
-        pages=_flashinfer.page_lists(page_table, kv_lens=kv_lens, page_size=page_size),
-        custom_mask=_visible(mask_words, kv_lens),
-        request_bits=request_bits,
+def index_lists(
+    page_table: torch.Tensor, *, prefix_lens: Sequence[int], tokens: int, page_size: int
+) -> Lists:
+    """List rows and pages of requests of L + T keys; the lengths are known on the host."""
+    return Lists(
+        qo_indptr=_flashinfer_lists.indptr([tokens] * len(prefix_lens), page_table.device),
+        pages=_flashinfer_lists.page_lists(
+            page_table, kv_lens=[length + tokens for length in prefix_lens], page_size=page_size
+        ),
     )
 
 
-def pack_mask(library: ModuleType, step: Metadata) -> torch.Tensor:
-    """Pack the mask as `plan` does, so that this part of it can be timed alone: uint8 bytes."""
-    packed = PACK.accepted(
-        library,
-        x=step.custom_mask,
-        indptr=_flashinfer.indptr(step.request_bits, step.custom_mask.device),
-        bitorder="little",
-    )
+def planned_for(given: Given, lists: Lists) -> dict[str, object]:
+    """Return the arguments `PLANNED` of a plan."""
+    shape = given.shape
+    return {
+        "qo_indptr": lists.qo_indptr,
+        "paged_kv_indptr": lists.pages.indptr,
+        "paged_kv_indices": lists.pages.indices,
+        "paged_kv_last_page_len": lists.pages.last_page_len,
+        "num_qo_heads": shape.q_heads,
+        "num_kv_heads": shape.kv_heads,
+        "head_dim_qk": shape.head_dim,
+        "page_size": shape.page_size,
+        "sm_scale": given.scale,
+        "q_data_type": given.q.dtype,
+        "kv_data_type": given.k_cache.dtype,
+    }
+
+
+def pack_mask(library: ModuleType, mask: torch.Tensor, *, bits: Sequence[int]) -> torch.Tensor:
+    """Pack a mask of `bits` for each request, as `plan` does with it: uint8 bytes."""
+    offsets = _flashinfer_lists.indptr(bits, mask.device)
+    packed = PACK.accepted(library, x=mask, indptr=offsets, bitorder="little")
     packed_bytes: torch.Tensor = PACK.find(library)(**packed.kwargs)[0]
     return packed_bytes
 
 
 def plan(
-    library: ModuleType,
-    wrapper: Any,
-    step: Metadata,
-    *,
-    shape: Shape,
-    scale: float,
-    dtype: torch.dtype,
+    library: ModuleType, wrapper: Any, given: Given, *, lists: Lists, custom_mask: torch.Tensor
 ) -> tuple[str, ...]:
-    """Pack the mask and plan `wrapper` for `step`; return the arguments this version dropped."""
-    planned = PLAN.accepted(
+    """Pack the mask and plan `wrapper`; return the arguments this version dropped."""
+    accepted = PLAN.accepted(
         library,
-        qo_indptr=step.qo_indptr,
-        paged_kv_indptr=step.pages.indptr,
-        paged_kv_indices=step.pages.indices,
-        paged_kv_last_page_len=step.pages.last_page_len,
-        num_qo_heads=shape.q_heads,
-        num_kv_heads=shape.kv_heads,
-        head_dim_qk=shape.head_dim,
-        page_size=shape.page_size,
-        custom_mask=step.custom_mask,
-        sm_scale=scale,
-        q_data_type=dtype,
-        kv_data_type=dtype,
-        uniform_q_len=shape.tokens,
+        **planned_for(given, lists),
+        custom_mask=custom_mask,
+        uniform_q_len=given.draft_tokens,
     )
-    wrapper.plan(**planned.kwargs)
-    return planned.dropped
+    wrapper.plan(**accepted.kwargs)
+    return accepted.dropped
 
 
 def refuses(case: Case) -> str | None:
     """Say why FlashInfer, or the version that is installed, cannot compute `case`."""
-    if (dim := case.number("head_dim")) not in _HEAD_DIMS:
-        return f"FlashInfer's fa2 kernels take a head_dim of {_HEAD_DIMS}, not {dim}"
-    if case.dtype not in _DTYPES:
-        return f"FlashInfer's fa2 kernels take float16 and bfloat16 queries, not {case.dtype}"
-    if case.dims["kv"] == "fp8":
-        return "this adapter gives FlashInfer no fp8 caches"
-    tokens = case.number("rows")
-    bits = sum(tokens * (length + tokens) for length in prefix_lengths(case))
-    if (reason := _flashinfer.mask_too_large(bits) or _flashinfer.why_not(_TO_RUN)) is not None:
+    if (reason := _flashinfer_paged.refuses(case)) is not None:
+        return reason
+    bits = _mask_layout.bits_of(prefix_lengths(case), case.number("rows"))
+    too_large = _flashinfer_lists.mask_too_large(sum(bits))
+    if (reason := too_large or _flashinfer.why_not(CALLS)) is not None:
         return reason
     return _flashinfer.unknown_lse_base(_flashinfer.library(), RUN)
 
 
-_NEEDS = Needs(capabilities=(80, 90, 100, 110, 120), packages=("flashinfer",), refuses=refuses)
+_NEEDS = Needs(
+    capabilities=_flashinfer_paged.CAPABILITIES, packages=("flashinfer",), refuses=refuses
+)
 
 
 @OP.prepared_implementation("flashinfer", kind="baseline-direct", needs=_NEEDS)
@@ -191,54 +178,49 @@ def flashinfer_graph_attention(**inputs: Any) -> Prepared:
 
 def _prepare(*, any_lengths: bool, **inputs: Any) -> Prepared:
     given = Given(**inputs)
-    shape, library = given.shape, _flashinfer.library()
-    step = metadata(
-        page_table=given.page_table,
-        prefix_lens=given.prefix_lens,
-        mask_words=given.mask_words,
-        page_size=shape.page_size,
+    shape, library, lengths = given.shape, _flashinfer.library(), given.prefix_lens.tolist()
+    bits = _flashinfer_lists.countable_bits(lengths, shape.tokens)
+
+    def index() -> Lists:
+        return index_lists(
+            given.page_table, prefix_lens=lengths, tokens=shape.tokens, page_size=shape.page_size
+        )
+
+    def fill() -> torch.Tensor:
+        return expand_with_torch(given.mask_words, given.prefix_lens, mask_bits=sum(bits))
+
+    def pack() -> torch.Tensor:
+        return pack_mask(library, mask, bits=bits)
+
+    lists, mask = index(), fill()
+    wrapper = make_wrapper(library, shape, device=given.q.device, any_lengths=any_lengths)
+
+    def plan_again() -> tuple[str, ...]:
+        return plan(library, wrapper, given, lists=lists, custom_mask=mask)
+
+    dropped = plan_again()
+    return _flashinfer_paged.prepared(
+        library,
+        wrapper,
+        run=RUN,
+        given=given,
+        facts=_facts(library, wrapper, dropped=dropped, shape=shape, any_lengths=any_lengths),
+        stages=(
+            Stage(name="indices", run=index),
+            Stage(name="mask", run=fill),
+            # plan() packs as well: it is given bools, since what is packed already it misreads.
+            Stage(name="pack", run=pack, within="plan"),
+            Stage(name="plan", run=plan_again),
+        ),
     )
-    wrapper = make_wrapper(library, step, shape=shape, any_lengths=any_lengths)
-    dropped = plan(library, wrapper, step, shape=shape, scale=given.scale, dtype=given.q.dtype)
-    facts = _facts(library, wrapper, dropped=dropped, shape=shape, any_lengths=any_lengths)
-    cache = (given.k_cache, given.v_cache)
-    return _prepared(library, wrapper, q=given.q, cache=cache, facts=facts)
 
 
-def _prepared(
-    library: ModuleType,
-    wrapper: Any,
-    *,
-    q: torch.Tensor,
-    cache: tuple[torch.Tensor, torch.Tensor],
-    facts: Mapping[str, str],
-) -> Prepared:
-    # NaN, so that a buffer that a version no longer writes cannot pass for a result.
-    out = torch.full_like(q, float("nan"))
-    lse = torch.full(q.shape[:2], float("nan"), dtype=torch.float32, device=q.device)
-    run = RUN.accepted(
-        library, q=q, paged_kv_cache=cache, out=out, lse=lse, return_lse=True, lse_base="log2"
-    )
-
-    finite_infinity = "lse_base" in run.dropped
-
-    def call() -> Outputs:
-        wrapper.run(**run.kwargs)
-        return {"out": out, "lse": lse}
-
-    def convert(given: Outputs) -> Outputs:
-        natural = _flashinfer.natural_log(given["lse"], finite_infinity=finite_infinity)
-        return {"out": given["out"], "lse": natural}
-
-    return Prepared(call=call, convert=convert, facts=facts)
-
-
-def make_wrapper(library: ModuleType, step: Metadata, *, shape: Shape, any_lengths: bool) -> Any:
+def make_wrapper(
+    library: ModuleType, shape: Shape, *, device: torch.device, any_lengths: bool
+) -> Any:
     """Return a wrapper that is not planned yet; `any_lengths`: up to what the page table holds."""
-    device = step.qo_indptr.device
-    scratch = _flashinfer.workspace(device)
     given: dict[str, object] = {
-        "float_workspace_buffer": scratch,
+        "float_workspace_buffer": _flashinfer.workspace(device),
         "kv_layout": "NHD",
         "backend": _BACKEND,
         "use_cuda_graph": any_lengths,
@@ -247,14 +229,7 @@ def make_wrapper(library: ModuleType, step: Metadata, *, shape: Shape, any_lengt
     if any_lengths:
         made = GRAPH_WRAPPER
         given |= _graph_buffers(shape, device)
-    wrapper = made.find(library)(**made.accepted(library, **given).kwargs)
-    smaller = RESET.accepted(
-        library,
-        float_workspace_buffer=scratch,
-        int_workspace_buffer=torch.empty(_flashinfer.PLAN_BYTES, dtype=torch.uint8, device=device),
-    )
-    wrapper.reset_workspace_buffer(**smaller.kwargs)
-    return wrapper
+    return _flashinfer_paged.new_wrapper(library, wrapper=made, reset=RESET, given=given)
 
 
 def _graph_buffers(shape: Shape, device: torch.device) -> dict[str, object]:
@@ -263,7 +238,8 @@ def _graph_buffers(shape: Shape, device: torch.device) -> dict[str, object]:
     def int32(size: int) -> torch.Tensor:
         return torch.zeros(size, dtype=torch.int32, device=device)
 
-    mask_bytes = _flashinfer.packed_mask_bytes([shape.tokens * shape.most_keys] * shape.requests)
+    longest = [shape.most_keys - shape.tokens] * shape.requests
+    mask_bytes = sum(_mask_layout.bytes_of(longest, shape.tokens))
     return {
         "qo_indptr_buf": int32(shape.requests + 1),
         "paged_kv_indptr_buf": int32(shape.requests + 1),
@@ -274,18 +250,6 @@ def _graph_buffers(shape: Shape, device: torch.device) -> dict[str, object]:
     }
 
 
-def _visible(mask_words: torch.Tensor, kv_lens: list[int]) -> torch.Tensor:
-    """Return the flat bool mask: the prefix of each row, then the bits of its word."""
-    tokens = mask_words.shape[1]
-    bit = torch.arange(tokens, device=mask_words.device)
-    tree = (mask_words[:, :, None] >> bit) & 1 != 0  # [batch, T, T]
-    masks = []
-    for block, kv_len in zip(tree.unbind(), kv_lens, strict=True):
-        prefix = torch.ones(tokens, kv_len - tokens, dtype=torch.bool, device=block.device)
-        masks.append(torch.cat([prefix, block], dim=1).flatten())
-    return torch.cat(masks)
-
-
 def _facts(
     library: ModuleType, wrapper: Any, *, dropped: tuple[str, ...], shape: Shape, any_lengths: bool
 ) -> Mapping[str, str]:
@@ -293,15 +257,18 @@ def _facts(
         hint = "not taken by this version" if "uniform_q_len" in dropped else str(shape.tokens)
     else:
         hint = "not needed"
-    facts = {
-        "flashinfer": _flashinfer.version(library),
-        "backend": str(getattr(wrapper, "_backend", _BACKEND)),
+    return {
+        **_flashinfer_paged.facts_of(library, wrapper, dropped=dropped),
         "plan": "any lengths" if any_lengths else "these lengths",
         "uniform_q_len": hint,
-        "lse": "base 2, made natural after the timed call",
+        **query_tile(wrapper),
     }
-    # The proof that uniform_q_len took effect. The list is private: only a plausible value is told.
+
+
+def query_tile(wrapper: Any) -> dict[str, str]:
+    """Return the query tile of fa2's plan: the proof that uniform_q_len took effect."""
+    # The list is private: only a plausible value is told.
     planned = getattr(wrapper, "_plan_info", None)
     if planned is not None and len(planned) > 3 and planned[3] in _QUERY_TILES:
-        facts["query_tile"] = str(planned[3])
-    return facts
+        return {"query_tile": str(planned[3])}
+    return {}

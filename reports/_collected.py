@@ -27,6 +27,7 @@ class Collected:
     environments: by id, the first of each; letters: what a report calls them, by id; runs: every
     one, for when and by which command.
     kernels and collectives were measured or imported and have a time; what has none is in not_run.
+    predicted are the parts of passes, predicted_kernels what one kernel would take.
     """
 
     paths: tuple[Path, ...]
@@ -37,6 +38,7 @@ class Collected:
     collectives: list[Measurement] = field(default_factory=list)
     not_run: list[Measurement] = field(default_factory=list)
     predicted: list[Measurement] = field(default_factory=list)
+    predicted_kernels: list[Measurement] = field(default_factory=list)
     compiled: list[Compiled] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -93,7 +95,9 @@ def _letters(number: int) -> str:
 def _place(record: Measurement, found: Collected) -> None:
     if record.source == "predicted" and "algorithm" in record.dims:
         return  # what NCCL believes of one call (collectives/predict.py) is no part of a pass
-    if record.source == "predicted":
+    if record.source == "predicted" and "calls" not in record.dims:
+        found.predicted_kernels.append(record)
+    elif record.source == "predicted":
         found.predicted.append(record)
     elif record.median_s is None:
         found.not_run.append(record)

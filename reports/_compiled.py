@@ -49,7 +49,7 @@ def capabilities(compiled: Iterable[Compiled]) -> list[int]:
 
 
 def compiled_table(compiled: Sequence[Compiled]) -> str:
-    """Return a row a kernel and a column an architecture: registers, spills, shared memory."""
+    """Return a row a kernel and a column an architecture: registers, spills, shared, occupancy."""
     columns = capabilities(compiled)
     lines = []
     for kernel in kernels(compiled):
@@ -94,9 +94,20 @@ def _cell(builds: Sequence[Compiled]) -> str:
         f"{NOT_KNOWN if registers is None else registers} / "
         f"{NOT_KNOWN if spilled is None else spilled} / "
         f"{_text.share(max(shares), 1.0) if shares else NOT_KNOWN}"
+        f"{_occupancy(builds)}"
     )
     failed = len(failures(builds))
     return f"{cell} **{failed} of {len(builds)} failed**" if failed else cell
+
+
+def _occupancy(builds: Sequence[Compiled]) -> str:
+    """Return the least occupancy, its blocks and what limits it; nothing where it is not known."""
+    known = [build for build in builds if build.occupancy is not None]
+    if not known:
+        return ""
+    least = min(known, key=lambda build: build.occupancy or 0.0)
+    share = "0 %" if not least.occupancy else _text.share(least.occupancy, 1.0)
+    return f" / {share}, {least.resident_blocks} by {least.limited_by}"
 
 
 def _worst(numbers: Iterable[int | None]) -> int | None:

@@ -31,6 +31,8 @@ _HEADER = (
     "to baseline",
     "of floor",
     "bandwidth",
+    "limited by",
+    "bound",
     "notes",
 )
 
@@ -91,7 +93,8 @@ def kernels(found: Collected) -> Kernels:
             by_case.setdefault((one.op, one.case), []).append(one)
     shown: dict[tuple[str, str], list[Point]] = {}
     room = MOST_ROWS
-    for at, measured in by_case.items():
+    # What is left out, if anything is, is work beside kernels first.
+    for at, measured in sorted(by_case.items(), key=lambda item: item[1][0].part == "metadata"):
         here = points(measured)
         if len(here) > room and shown:
             break
@@ -131,13 +134,19 @@ def ceilings_table(kernels: Kernels, found: Collected) -> str:
 
 
 def headline(op: Op, found: Collected) -> list[str]:
-    """Return a sentence for each own implementation that has a baseline: how often it wins."""
+    """Return a sentence for each own implementation that has a baseline: how often it wins.
+
+    The decode and extend forms of attention stand beside the verify form, not for themselves.
+    """
     names = dict.fromkeys(row.point.main.implementation for row in op.rows)
     held = {
         name: [
             row
             for row in op.rows
-            if row.point.main.implementation == name and row.point.main.kind == "own" and row.ratio
+            if row.point.main.implementation == name
+            and row.point.main.kind == "own"
+            and row.point.main.mode in (None, "verify")
+            and row.ratio
         ]
         for name in names
     }
@@ -176,7 +185,7 @@ def overview(op: Op, found: Collected) -> str | None:
         times = [cells.get(column, NOT_KNOWN) for column in columns]
         lines.append((code(case.first.case), _text.duration(case.first.floor_s), *times))
     header = ("case", "floor", *columns)
-    return _known_columns(header, lines, always=1, align="lr" + "r" * len(columns))
+    return known_columns(header, lines, always=1, align="lr" + "r" * len(columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +229,7 @@ def case_line(case: Case, shared: Shared) -> str:
 def case_table(case: Case, shared: Shared, *, found: Collected) -> str:
     """Return one row for each implementation; columns in which nothing is known are left out."""
     lines = [_cells(row, shared, found=found) for row in case.rows]
-    return _known_columns(_HEADER, lines, always=3, align="llrrlrrl")
+    return known_columns(_HEADER, lines, always=3, align="llrrlrrlll")
 
 
 def op_table(op: Op, shared: Shared, *, found: Collected) -> str | None:
@@ -228,12 +237,13 @@ def op_table(op: Op, shared: Shared, *, found: Collected) -> str | None:
     if any(len(case.rows) > 1 for case in op.cases):
         return None
     lines = [(code(row.point.main.case), *_cells(row, shared, found=found)) for row in op.rows]
-    return _known_columns(("case", *_HEADER), lines, always=4, align="lllrrlrrl")
+    return known_columns(("case", *_HEADER), lines, always=4, align="lllrrlrrlll")
 
 
-def _known_columns(
+def known_columns(
     header: Sequence[str], lines: Sequence[Sequence[str]], *, always: int, align: str
 ) -> str:
+    """Return a table without the columns in which nothing is known, but for the first `always`."""
     known = [
         at
         for at, column in enumerate(zip(*lines, strict=True))
@@ -261,8 +271,19 @@ def _cells(row: Row, shared: Shared, *, found: Collected) -> tuple[str, ...]:
         _to_baseline(row),
         _text.share(main.floor_s, main.median_s),
         _text.bandwidth(main),
+        str(main.method.get("limited_by", NOT_KNOWN)),
+        _bound(main),
         "; ".join(note for note in _note_list(row.point, found) if note not in shared.notes),
     )
+
+
+def _bound(main: Measurement) -> str:
+    """Return what the row is held to, roof / 0.85 + nodes, and whether it stays within."""
+    bound_s = main.method.get("bound_s")
+    if not isinstance(bound_s, int | float):
+        return NOT_KNOWN
+    words = _text.duration(bound_s)
+    return f"within {words}" if main.method.get("within_bound") is True else f"**above {words}**"
 
 
 def _to_baseline(row: Row) -> str:

@@ -9,6 +9,8 @@ from verifyscope.records import Measurement, Value
 
 MOST_COMMANDS = 30
 _MOST_VALUES = 4
+# What a row is held to stands in the row, not among how it was timed.
+_OF_A_ROW = ("moved_bytes", "roof_s", "nodes", "limited_by", "bound_s", "within_bound")
 
 
 def commands_table(found: Collected) -> str:
@@ -37,6 +39,8 @@ def method_table(measured: Iterable[Measurement]) -> str | None:
     methods: dict[str, dict[Value, None]] = {}
     for one in measured:
         for name, value in (*one.method.items(), *one.conditions.items()):
+            if name in _OF_A_ROW:
+                continue
             methods.setdefault(name, {})[value] = None
     lines = [(text(name.replace("_", " ")), _values(values)) for name, values in methods.items()]
     return table(("", "in these records"), lines, align="ll") if lines else None

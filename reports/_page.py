@@ -13,6 +13,7 @@ from pathlib import Path
 import jinja2
 
 from reports import (
+    _attention,
     _budget,
     _changes,
     _compiled,
@@ -33,10 +34,12 @@ from reports._markdown import bullets, code, text
 from reports._summary import summary
 from reports._text import plural
 from verifyscope import environment
+from verifyscope.records import Compiled
 
 _MOST_CURVES = 12
 _MOST_PASSES = 12
 _MOST_OPEN_SERIES = 3
+_MOST_OPEN_CASES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,8 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
     series = _sweep.all_series(found)
     changes = _changes.changes(found)
     curves = {op.name: _verify.curves(op) for op in kernels.ops}
+    builds = _compiled.latest(found.compiled)
+    attention = _attention.attention(found, kernels.ops, builds)
     passes = _budget.passes(found.predicted)
     not_run = _not_run.grouped(found.not_run)
     found.warnings[:] = dict.fromkeys(found.warnings)
@@ -74,10 +79,11 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
         findings_left_out=_left_out(_findings.left_out(found.findings), "finding"),
         environments=_environments_view(found),
         kernels=_kernels_view(found, kernels, curves=curves, folder=drawn),
+        attention=_attention_view(found, attention, curves=curves, folder=drawn),
         changes=_changes_view(found, changes),
         sweep=_sweep_view(found, series, folder=drawn),
         budget=_budget_view(passes, drawn),
-        compiled=_compiled_view(found),
+        compiled=_compiled_view(builds, attention),
         not_run=_not_run_view(not_run),
         method=_method_view(found, kernels),
         warnings=[text(warning) for warning in found.warnings],
@@ -127,7 +133,10 @@ def _what(found: Collected) -> str:
         elif one.origin is not None:
             files[one.origin.file] = None
     machines = [found.environments[name] for name in ids if name in found.environments]
-    gpus = dict.fromkeys(str(one.dims.get("gpu", "a GPU")) for one in found.predicted)
+    gpus = dict.fromkeys(
+        str(one.dims.get("gpu") or one.method.get("gpu", "a GPU"))
+        for one in (*found.predicted, *found.predicted_kernels)
+    )
     lines = []
     if ids:
         several = len(found.environments) > 1
@@ -208,6 +217,7 @@ class OpView:
     plot: str | None
     table: str | None
     cases: list[CaseView]
+    folded: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +239,11 @@ def _kernels_view(
     folder: Folder,
 ) -> KernelsView:
     return KernelsView(
-        ops=[_op_view(op, curves[op.name], found=found, folder=folder) for op in kernels.ops],
+        ops=[
+            _op_view(op, curves[op.name], found=found, folder=folder)
+            for op in kernels.ops
+            if not _attention.belongs(op)
+        ],
         ceilings=_kernels.ceilings_table(kernels, found) if kernels.ceilings else "",
         by_interval=_kernels.has_interval_verdicts(kernels),
         on_cpu=any(found.on_cpu(row.point.main) for op in kernels.ops for row in op.rows),
@@ -238,18 +252,26 @@ def _kernels_view(
 
 
 def _op_view(
-    op: _kernels.Op, curves: list[_verify.Curve], *, found: Collected, folder: Folder
+    op: _kernels.Op,
+    curves: list[_verify.Curve],
+    *,
+    found: Collected,
+    folder: Folder,
+    in_attention: bool = False,
 ) -> OpView:
+    """Return what is shown of `op`; the T axis of attention stands in a table of its own."""
     shared = _kernels.Shared.of(op, found)
-    shown = curves[:_MOST_CURVES]
+    shown = [] if in_attention else curves[:_MOST_CURVES]
     headline = _kernels.headline(op, found)
+    overview = _kernels.overview(op, found)
     return OpView(
         name=code(op.name),
         shared=", ".join((*shared.notes, *_kernels.dim_words(shared.dims))),
         headline=bullets(headline) if len(headline) > 1 else "".join(headline),
-        overview=_kernels.overview(op, found),
+        overview=overview,
+        folded=overview is not None or len(op.cases) > _MOST_OPEN_CASES,
         curves=_verify.curves_table(shown, found) if shown else "",
-        curves_left_out=_left_out(len(curves) - len(shown), "curve"),
+        curves_left_out=_left_out(len(curves) - len(shown), "curve") if shown else "",
         plot=None if op.is_plan else _drawn.curves(op, curves, found=found, folder=folder),
         table=_kernels.op_table(op, shared, found=found),
         cases=[
@@ -261,6 +283,74 @@ def _op_view(
             for case in op.cases
         ],
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedView:
+    """Two tables of one op: `others` are folded away, and some of them left out."""
+
+    name: str
+    table: str
+    others: str
+    left_out: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionView:
+    """The section of attention."""
+
+    is_there: bool
+    verdicts: str
+    axes: list[FoldedView]
+    forms: list[FoldedView]
+    beside: str
+    compiled: str
+    ops: list[OpView]
+    beside_ops: list[OpView]
+    missing: str
+    has_predicted: bool
+
+
+def _attention_view(
+    found: Collected,
+    attention: _attention.Attention,
+    *,
+    curves: Mapping[str, list[_verify.Curve]],
+    folder: Folder,
+) -> AttentionView:
+    names = _attention.names(attention)
+    verdicts = [line for op in attention.all_ops for line in _attention.verdicts(op)]
+    verdicts += _attention.predicted_verdicts(attention)
+    missing = _attention.missing(attention)
+
+    def view(op: _kernels.Op) -> OpView:
+        return _op_view(op, curves[op.name], found=found, folder=folder, in_attention=True)
+
+    return AttentionView(
+        is_there=attention.is_there,
+        verdicts=bullets(verdicts) if verdicts else "",
+        axes=_folded({name: _attention.axis(attention, name, found) for name in names}),
+        forms=_folded({name: _attention.forms(attention, name, found) for name in names}),
+        beside=_attention.beside_table(attention, found),
+        compiled=_compiled.compiled_table(attention.builds) if attention.builds else "",
+        ops=[view(op) for op in attention.ops],
+        beside_ops=[view(op) for op in attention.beside],
+        missing=bullets(missing) if missing and attention.is_there else "",
+        has_predicted=bool(attention.predicted),
+    )
+
+
+def _folded(tables: Mapping[str, _attention.Folded]) -> list[FoldedView]:
+    return [
+        FoldedView(
+            name=code(name),
+            table=one.shown or one.others,
+            others=one.others if one.shown else "",
+            left_out=_left_out(one.left_out, "curve"),
+        )
+        for name, one in tables.items()
+        if one.shown or one.others
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,11 +442,12 @@ class CompiledView:
     left_out: str
 
 
-def _compiled_view(found: Collected) -> CompiledView:
-    builds = _compiled.latest(found.compiled)
+def _compiled_view(builds: Sequence[Compiled], attention: _attention.Attention) -> CompiledView:
     failed = _compiled.failures(builds)
+    shown = {build.op for build in attention.builds}
+    others = [build for build in builds if build.op not in shown]
     return CompiledView(
-        table=_compiled.compiled_table(builds) if builds else "",
+        table=_compiled.compiled_table(others) if others else "",
         failures=_compiled.failures_table(failed) if failed else "",
         left_out=_left_out(len(failed) - _compiled.MOST_FAILURES, "failure"),
     )

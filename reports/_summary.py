@@ -44,8 +44,8 @@ def _counts(found: Collected, not_run: Sequence[_not_run.Group]) -> str:
     words = [f"**{plural(measured, 'point')} measured**" if measured else "**Nothing measured**"]
     if imported:
         words.append(f"{imported:,} imported")
-    if found.predicted:
-        words.append(f"{len(found.predicted):,} predicted")
+    if predicted := len(found.predicted) + len(found.predicted_kernels):
+        words.append(f"{predicted:,} predicted")
     if found.compiled:
         words.append(plural(len(found.compiled), "kernel build"))
     for status in dict.fromkeys(group.status for group in not_run):

@@ -60,7 +60,8 @@ class Outcome:
     """What became of one implementation on a case; `timed` is empty unless the status is ok.
 
     facts: what the implementation resolved in its plan. planned: times of planning, if it plans:
-    of all of it, and of its stages if there are several.
+    of all of it, and of its stages if there are several. form_cost, launches: what its form of the
+    computation costs, where that is not the op's, and the kernels of a call, where it says so.
     """
 
     implementation: Implementation
@@ -70,6 +71,8 @@ class Outcome:
     timed: tuple[Timed, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     planned: tuple[Planned, ...] = ()
+    form_cost: Cost | None = None
+    launches: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,8 @@ class _Work:
     timings: dict[str, tuple[Timing, ...]] = field(default_factory=dict)
     facts: dict[str, Mapping[str, str]] = field(default_factory=dict)
     planned: dict[str, tuple[Planned, ...]] = field(default_factory=dict)
+    form_costs: dict[str, Cost | None] = field(default_factory=dict)
+    launches: dict[str, int | None] = field(default_factory=dict)
     failed: dict[str, tuple[Status, str]] = field(default_factory=dict)
 
 
@@ -186,6 +191,8 @@ def _make_ready(work: _Work, one: Implementation) -> None:
     work.bench.synchronize()
     _hold(one, got, work.want)
     work.facts[one.name] = dict(prepared.facts)
+    work.launches[one.name] = prepared.launches
+    work.form_costs[one.name] = one.form_cost(work.sets[0]) if one.form_cost else None
     # Not one of those that are timed: planning again would move what a captured graph reads.
     work.planned[one.name] = _time_planning(work, prepared)
     del prepared, got
@@ -305,6 +312,8 @@ def _outcome(work: _Work, one: Implementation, alternation: Alternation) -> Outc
         timed=tuple(timed),
         facts=work.facts[one.name],
         planned=work.planned[one.name],
+        form_cost=work.form_costs[one.name],
+        launches=work.launches[one.name],
     )
 
 

@@ -4,12 +4,15 @@ from dataclasses import dataclass
 
 import msgspec
 
+from kernels import _predict
+from kernels._compile import is_compiled
 from kernels._points import Point
 from kernels._registry import Case, Cost, Implementation, all_ops
-from suites import ceilings
+from suites import _performance, ceilings
 from suites._measure import Measured, Planned, Timed
 from suites._points import resolve
 from suites.ceilings import Ceilings
+from verifyscope.hardware import Gpu
 from verifyscope.privacy import redacted_words
 from verifyscope.records import Environment, Measurement, Status, Value
 from verifyscope.stats import summarise
@@ -55,6 +58,25 @@ class Writer:
             )
         )
 
+    def predicted(self, point: Point, *, gpu: Gpu) -> Line | None:
+        """Return what a kernel of our own that cannot run here would take on `gpu`, if known."""
+        case, implementation = _case(point), _implementation(point)
+        if point.kind != "own" or case is None or implementation is None:
+            return None
+        if point.part in ceilings.PARTS or case.tiny or not is_compiled(implementation):
+            return None
+        row = _predict.predicted(implementation, case, gpu=gpu)
+        if row.predicted_s is None:
+            return None
+        return Line(
+            record=msgspec.structs.replace(
+                _predict.measurement(row),
+                environment=self.environment.id,
+                command=self.environment.command,
+                commit=self.environment.commit,
+            )
+        )
+
     def lines(self, point: Point, measured: Measured) -> list[Line]:
         """Return the line of the point first, then those of its warm times and of its planning."""
         outcome = measured.outcomes[point.implementation]
@@ -77,6 +99,15 @@ class Writer:
             if from_memory or ceilings.comes_from_memory(cost, self.cache_bytes):
                 floor_s = self.ceilings.floor_s(cost, dtype_name(resolve(point)[1]))
                 method |= self.ceilings.method_for(cost)
+                if point.kind == "own":
+                    method |= _performance.held_to(
+                        measured.outcomes[point.implementation],
+                        timed,
+                        cost=cost,
+                        dtype=dtype_name(resolve(point)[1]),
+                        ceilings=self.ceilings,
+                        median_s=summarise(timed.samples).median,
+                    )
             if from_memory:
                 why_void = self.ceilings.why_void(cost, summarise(timed.samples).median)
         line = self._told(

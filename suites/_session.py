@@ -2,7 +2,8 @@
 
 The first point of a case that is asked for measures all selected points of that case; each record
 is appended as soon as the case is done. Before the first case that is held to a ceiling the
-ceilings are measured, in the same run.
+ceilings are measured, in the same run. On a machine without a GPU what only a GPU can run is
+skipped, and beside it stands what is predicted for a GPU that is named.
 """
 
 from collections import Counter
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from kernels._points import Point
+from kernels._predict import FOUNDING_GPU
 from kernels._registry import find_op
 from suites import ceilings
 from suites._bench import Bench, HostBench
@@ -21,6 +23,7 @@ from suites._records import Line, Writer
 from suites.ceilings import Ceilings
 from verifyscope.alternate import StopRule
 from verifyscope.errors import reason_of
+from verifyscope.hardware import Gpu, find_gpu
 from verifyscope.records import Measurement, Status
 from verifyscope.runs import Run
 
@@ -44,12 +47,16 @@ class Limits:
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """The state of a run. `selected` are the points that may be measured; None means all."""
+    """The state of a run. `selected` are the points that may be measured; None means all.
+
+    predict_for: the GPU that skipped rows are predicted for where there is none.
+    """
 
     bench: Bench
     run: Run
     limits: Limits = field(default_factory=Limits)
     selected: frozenset[Name] | None = None
+    predict_for: Gpu = field(default_factory=lambda: find_gpu(FOUNDING_GPU))
     _lines: dict[Name, Sequence[Line]] = field(default_factory=dict)
     _ceilings: Ceilings | None = None
     _lost: str | None = None
@@ -61,9 +68,16 @@ class Session:
         return self._lines[name_of(point)]
 
     def ceiling_records(self) -> list[Measurement]:
-        """Return the records of all ceilings of this device; measure those that are missing."""
+        """Return the records of all ceilings of this device; measure those that are missing.
+
+        The warm time of an empty kernel is one of them: that of a node in a graph of many.
+        """
         chosen = [point for point in points() if _is_ceiling(point, self.bench.device)]
-        return [self.lines(point)[0].record for point in chosen]
+        return [
+            line.record
+            for point in chosen
+            for line in self.lines(point)[: 2 if point.part == "empty_kernel" else 1]
+        ]
 
     def end_without_time(self, point: Point, *, skipped: bool, reason: str) -> None:
         """Record a point that ended before it could be measured, unless it has a record."""
@@ -111,7 +125,11 @@ class Session:
             raise KeyboardInterrupt
 
     def _keep_without_time(self, point: Point, *, status: Status, reason: str) -> None:
-        self._keep(point, [self._writer().without_time(point, status=status, reason=reason)])
+        lines = [self._writer().without_time(point, status=status, reason=reason)]
+        if status == "skipped" and self.bench.device.type == "cpu":
+            predicted = self._writer().predicted(point, gpu=self.predict_for)
+            lines += [predicted] if predicted else []
+        self._keep(point, lines)
 
     def _keep(self, point: Point, lines: Sequence[Line]) -> None:
         self._lines[name_of(point)] = lines

@@ -16,6 +16,7 @@ from suites._bench import Bench
 from suites._measure import Wrong, check_once
 from suites._points import by_name, resolve
 from suites._session import Session
+from verifyscope import units
 from verifyscope.clock import DeviceClock
 from verifyscope.errors import reason_of
 from verifyscope.records import Measurement
@@ -44,9 +45,9 @@ class TimedSuite:
         """Measure the case of `point` if that is not done yet, and hand its samples over."""
         own, *beside = self.session.lines(point)
         record = own.record
-        benchmark.extra_info.update(extra_info(record, [line.record for line in beside]))
         if record.status == "skipped":
-            pytest.skip(record.reason or "")
+            pytest.skip("; ".join([record.reason or "", *(predicted(b.record) for b in beside)]))
+        benchmark.extra_info.update(extra_info(record, [line.record for line in beside]))
         if not own.samples:
             pytest.fail(f"{record.status}: {record.reason}", pytrace=False)
         target = clock.play(own.samples, by=str(record.method["clock"]))
@@ -85,6 +86,16 @@ class CheckedSuite:
     def closing_line(self) -> str:
         """Say that there is nothing to report on."""
         return "benchmarks are disabled: nothing was timed, no records were written"
+
+
+def predicted(record: Measurement) -> str:
+    """Return what is predicted beside a point that was skipped."""
+    gpu, nodes = record.method.get("gpu"), record.method.get("nodes")
+    floor, time = (
+        "not known" if s is None else units.seconds(s) for s in (record.floor_s, record.median_s)
+    )
+    launches = f"{nodes} launch{'' if nodes == 1 else 'es'}"
+    return f"predicted on {gpu}: {time} and {launches}, floor {floor}"
 
 
 def extra_info(own: Measurement, beside: Sequence[Measurement]) -> dict[str, object]:

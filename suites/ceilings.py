@@ -18,7 +18,7 @@ import typer
 from verifyscope import cli, roofline, units
 from verifyscope.errors import Failure, UsageError
 from verifyscope.records import Measurement, Value
-from verifyscope.roofline import Cost
+from verifyscope.roofline import Cost, Roof
 
 PARTS = ("memory_ceiling", "matrix_ceiling", "empty_kernel")
 VOID_ABOVE = 1.02
@@ -31,11 +31,15 @@ app = cli.app("Measure what this machine's memory and matrix units really give."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
-    """Measured rates: bytes a second by op, flops a second by dtype, seconds of an empty kernel."""
+    """Measured rates: bytes a second by op, flops a second by dtype, seconds of an empty kernel.
+
+    empty_s: one that is launched alone; node_s: one in a CUDA graph of many, each behind the other.
+    """
 
     memory: Mapping[str, float] = field(default_factory=dict)
     matrix: Mapping[str, float] = field(default_factory=dict)
     empty_s: float | None = None
+    node_s: float | None = None
 
     def memory_for(self, cost: Cost) -> tuple[str, float] | None:
         """Return the name and rate of the ceiling that a row of this cost is held to."""
@@ -51,11 +55,21 @@ class Ceilings:
 
     def floor_s(self, cost: Cost, dtype: str) -> float | None:
         """Return the least seconds for `cost` at these rates; None without a memory ceiling."""
+        found = self.roof(cost, dtype)
+        return None if found is None else found.roof_s
+
+    def roof(self, cost: Cost, dtype: str, *, nodes: int | None = None) -> Roof | None:
+        """Return the roof of `cost` and `nodes` launches; None without a memory ceiling."""
         ceiling = self.memory_for(cost)
         if ceiling is None:
             return None
-        peak = self.matrix.get(dtype)
-        return roofline.floor_s(cost, bytes_per_s=ceiling[1], flops_per_s=peak)
+        return roofline.roof(
+            cost,
+            bytes_per_s=ceiling[1],
+            flops_per_s=self.matrix.get(dtype),
+            nodes=nodes,
+            node_s=self.node_s,
+        )
 
     def why_void(self, cost: Cost, median_s: float) -> str | None:
         """Say why a cold time cannot be true; None if it can, or if there is no ceiling."""
@@ -77,6 +91,7 @@ def from_records(records: list[Measurement]) -> Ceilings:
     memory: dict[str, float] = {}
     matrix: dict[str, float] = {}
     empty: list[float] = []
+    nodes: list[float] = []
     for record in records:
         if record.median_s is None or {"fits-cache", "too-small"} & set(record.flags):
             continue
@@ -87,8 +102,13 @@ def from_records(records: list[Measurement]) -> Ceilings:
             dtype = str(record.dims["dtype"])
             matrix[dtype] = max(record.flops / record.median_s, matrix.get(dtype, 0.0))
         elif record.part == "empty_kernel":
-            empty.append(record.median_s)
-    return Ceilings(memory=memory, matrix=matrix, empty_s=min(empty, default=None))
+            (nodes if record.launch == "graph" else empty).append(record.median_s)
+    return Ceilings(
+        memory=memory,
+        matrix=matrix,
+        empty_s=min(empty, default=None),
+        node_s=min(nodes, default=None),
+    )
 
 
 def comes_from_memory(cost: Cost, cache_bytes: int | None) -> bool:
@@ -129,7 +149,10 @@ def ceilings(
         found = session.ceiling_records()
         cli.print_rows(
             [_row(record) for record in found],
-            header=("op", "implementation", "case", "median", "rate", "status", "reason"),
+            header=(
+                *("op", "implementation", "case", "launch"),
+                *("median", "rate", "status", "reason"),
+            ),
         )
         cli.note(f"records: {run.path}")
     if any(record.status in ("failed", "error", "void") for record in found):
@@ -144,7 +167,7 @@ def _row(record: Measurement) -> tuple[str, ...]:
         rate = units.rate(record.touched_bytes / record.median_s)
     median = "" if record.median_s is None else units.seconds(record.median_s)
     reason = record.reason or ", ".join(record.flags)
-    name = (record.op, record.implementation, record.case)
+    name = (record.op, record.implementation, record.case, record.launch or "")
     return (*name, median, rate, record.status, reason)
 
 

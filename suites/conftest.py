@@ -1,6 +1,6 @@
 """What pytest needs to know of the suites: the records file, the selection, how a run ends.
 
-    pytest suites/ --benchmark-only [-k EXPRESSION] [--records FILE]
+    pytest suites/ --benchmark-only [-k EXPRESSION] [--records FILE] [--predict GPU]
 
 pytest-benchmark's own options say how long: `--benchmark-max-time` is for a case, the rounds of all
 its implementations together, `--benchmark-min-rounds` the least rounds (a GPU takes at least 20),
@@ -19,6 +19,7 @@ import pytest
 
 from verifyscope import runs
 from verifyscope.errors import Failure, UsageError
+from verifyscope.hardware import Gpu, find_gpu
 from verifyscope.runs import Run
 
 if TYPE_CHECKING:
@@ -28,12 +29,18 @@ _SUITE = pytest.StashKey["Suite"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --records."""
-    parser.getgroup("verifyscope").addoption(
+    """Add --records and --predict."""
+    group = parser.getgroup("verifyscope")
+    group.addoption(
         "--records",
         type=Path,
         metavar="FILE",
         help="append a JSON line for each point to FILE; else to a new folder in runs/",
+    )
+    group.addoption(
+        "--predict",
+        metavar="GPU",
+        help="without a GPU: predict what is skipped for this one; else rtx-pro-6000-server",
     )
 
 
@@ -66,6 +73,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if config.option.collectonly:
         return
+    from kernels._predict import FOUNDING_GPU
     from suites import _suite
     from suites._points import name_of
     from suites._session import Limits, Session, bench_of_this_machine
@@ -78,6 +86,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if _disabled(config):
         config.stash[_SUITE] = _suite.CheckedSuite(bench=bench)
         return
+    gpu = _named(config.getoption("--predict") or FOUNDING_GPU)
     run = _start(config.getoption("--records"))
     limits = Limits(
         max_time_s=float(config.getoption("benchmark_max_time")),
@@ -85,8 +94,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         target_width=float(config.getoption("benchmark_precision", None) or Limits().target_width),
     )
     config.stash[_SUITE] = _suite.TimedSuite(
-        session=Session(bench=bench, run=run, limits=limits, selected=selected)
+        session=Session(bench=bench, run=run, limits=limits, selected=selected, predict_for=gpu)
     )
+
+
+def _named(gpu: str) -> Gpu:
+    """Return the GPU of --predict, or end pytest with one line."""
+    try:
+        return find_gpu(gpu)
+    except UsageError as error:
+        pytest.exit(str(error), returncode=2)
 
 
 def _start(records: Path | None) -> Run:

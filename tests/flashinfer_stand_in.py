@@ -1,12 +1,12 @@
 """FlashInfer as 0.6.18 and 0.7.4 declare it, computed in torch on the CPU from the plan alone.
 
-`library(version)` returns a module to put in `sys.modules`. Its paged prefill has the signatures of
-the wheels (tests compare them where one is installed), packs and reads mask bits as the kernels do,
-and gives what they give: LSE in base 2, an empty row at -5e4 before 0.7 and at -inf from then on.
-The class keeps its wrappers in `made`, and each of them its calls and their keywords in `calls`.
+`library(version)` returns a module to put in `sys.modules`. What it has has the signatures of the
+wheels (tests compare them where one is installed). Its paged prefill packs and reads mask bits as
+the kernels do, and gives what they give: LSE in base 2, an empty row at -5e4 before 0.7 and at -inf
+from then on. A wrapper's class keeps what was made in `made`, and each of those its calls and their
+keywords in `calls`. Decode, MLA and XQA are in files of their own.
 """
 
-import inspect
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -16,7 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-Given = Mapping[str, Any]
+from tests import flashinfer_stand_in_decode as decode
+from tests import flashinfer_stand_in_mla as mla
+from tests.flashinfer_signatures import Body, Given, Method
+from tests.flashinfer_signatures import method as signed
+from tests.flashinfer_softmax import attend, causal
+from tests.flashinfer_stand_in_xqa import xqa
 
 _INIT = {
     "kv_layout": "NHD",
@@ -101,10 +106,10 @@ def library(
     newer: Mapping[str, Given] = {} if version.startswith("0.6") else _SINCE_0_7
     infinity = 5e4 if version.startswith("0.6") else math.inf
 
-    def method(name: str, needs: Collection[str], options: Given, body: _Body) -> _Method:
+    def method(name: str, needs: Collection[str], options: Given, body: Body) -> Method:
         options = {**options, **newer.get(name, {})}
         taken = {key: value for key, value in options.items() if key not in without}
-        return _method(name, needs, taken, body)
+        return signed(name, needs, taken, body)
 
     module = ModuleType("flashinfer")
     wrapper = type(
@@ -124,10 +129,43 @@ def library(
     vars(module).update(
         __version__=version,
         BatchPrefillWithPagedKVCacheWrapper=wrapper,
+        BatchDecodeWithPagedKVCacheWrapper=decode.wrapper(version),
+        mla=mla.module(version),
+        merge_state_in_place=mla.merge_state_in_place,
         segment_packbits=segment_packbits,
+        xqa=xqa,
         merge_states=_merge_states(infinity),
+        chain_speculative_sampling=chain_speculative_sampling,
     )
     return module
+
+
+def chain_speculative_sampling(
+    draft_probs: torch.Tensor,
+    draft_token_ids: torch.Tensor,
+    target_probs: torch.Tensor,
+    maybe_output_accepted_token_num: torch.Tensor | None = None,
+    maybe_output_emitted_draft_token_num: torch.Tensor | None = None,
+    deterministic: bool = True,
+    generator: torch.Generator | None = None,
+    seed: int | torch.Tensor | None = None,
+    offset: int | torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Accept with random numbers of its own, in float32; tokens behind the last are -1."""
+    drawn = torch.Generator().manual_seed(int(seed or 0))
+    requests, drafts = draft_token_ids.shape
+    at = draft_token_ids.long()[..., None]
+    p, q = target_probs[:, :drafts].gather(2, at)[..., 0], draft_probs.gather(2, at)[..., 0]
+    kept = torch.rand(requests, drafts, generator=drawn) * q < p
+    emitted = kept.int().cumprod(1).sum(1)
+    tokens = torch.full((requests, drafts + 1), -1, dtype=torch.int32)
+    for request, count in enumerate(emitted.tolist()):
+        left = target_probs[request, count]
+        if count < drafts:
+            left = (left - draft_probs[request, count]).clamp(min=0)
+        tokens[request, :count] = draft_token_ids[request, :count]
+        tokens[request, count] = torch.multinomial(left, 1, generator=drawn)[0]
+    return tokens, kept.sum(1).int(), emitted.int()
 
 
 def _merge_states(infinity: float) -> Callable[..., object]:
@@ -160,32 +198,6 @@ def segment_packbits(
     return torch.from_numpy(np.concatenate(packed)), torch.from_numpy(starts).int()
 
 
-_Body = Callable[..., object]
-_Method = Callable[..., object]
-
-
-def _method(name: str, needs: Collection[str], options: Given, body: _Body) -> _Method:
-    kinds = inspect.Parameter
-    rest = kinds.KEYWORD_ONLY if "*args" in needs else kinds.POSITIONAL_OR_KEYWORD
-    parameters = [kinds("self", kinds.POSITIONAL_OR_KEYWORD)]
-    for need in needs:
-        kind = kinds.VAR_POSITIONAL if need.startswith("*") else kinds.POSITIONAL_OR_KEYWORD
-        parameters.append(kinds(need.lstrip("*"), kind))
-    parameters += [kinds(key, rest, default=value) for key, value in options.items()]
-    signature = inspect.Signature(parameters)
-
-    def call(*args: object, **kwargs: object) -> object:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = dict(bound.arguments)
-        self = given.pop("self")
-        vars(self).setdefault("calls", []).append((name, kwargs))
-        return body(self, given)
-
-    vars(call)["__signature__"] = signature
-    return call
-
-
 def _init(self: Any, given: Given) -> None:
     self.made.append(self)
     self.created, self._backend, self._plan_info = given, given["backend"], None
@@ -203,15 +215,17 @@ def _plan(self: Any, given: Given) -> None:
     queries = given["qo_indptr"].diff()
     whole_pages = given["paged_kv_indptr"].diff() - 1
     kv_lens = whole_pages * given["page_size"] + given["paged_kv_last_page_len"]
-    bits = torch.cat([torch.zeros(1, dtype=torch.int32), (queries * kv_lens).cumsum(0)])
     lists = {name: given[name] for name in _PLAN_NEEDS[:4]}
     # packed_custom_mask is not served: with it the wheels keep `bits` where bytes are meant.
-    lists["custom_mask"], lists["mask_indptr"] = segment_packbits(
-        given["custom_mask"], bits, bitorder="little"
-    )
+    if given["custom_mask"] is not None:
+        bits = torch.cat([torch.zeros(1, dtype=torch.int32), (queries * kv_lens).cumsum(0)])
+        lists["custom_mask"], lists["mask_indptr"] = segment_packbits(
+            given["custom_mask"], bits, bitorder="little"
+        )
     if self.created["use_cuda_graph"]:
         lists = {name: _kept(self.created[f"{name}_buf"], part) for name, part in lists.items()}
     self.planned, self.lists = given, lists
+    self._backend = "fa2" if self._backend == "auto" else self._backend
     self._plan_info = [0, 0, 0, 16]
 
 
@@ -224,20 +238,28 @@ def _kept(buffer: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
 
 def _run(self: Any, given: Given) -> object:
     q, (k_cache, v_cache) = given["q"], given["paged_kv_cache"]
-    if not q.dtype == self.planned["q_data_type"] == self.planned["kv_data_type"] == k_cache.dtype:
+    if (q.dtype, k_cache.dtype) != (self.planned["q_data_type"], self.planned["kv_data_type"]):
         raise ValueError("the dtypes of plan and run differ")
     out, lse = given["out"], given["lse"]
     ends = self.lists["qo_indptr"].tolist()
     for request in range(len(ends) - 1):
         rows = slice(ends[request], ends[request + 1])
-        out[rows], lse[rows] = attend(self, request, q[rows], k_cache, v_cache)
+        out[rows], lse[rows] = attend_planned(
+            self, request, q[rows], k_cache, v_cache, k_scale=given["k_scale"] or 1.0
+        )
+    out *= given["v_scale"] or 1.0
     if given.get("lse_base") == "ln":
         lse *= math.log(2)
     return (out, lse) if given["return_lse"] else out
 
 
-def attend(
-    self: Any, request: int, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor
+def attend_planned(
+    self: Any,
+    request: int,
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k_scale: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute one request from what was planned; LSE in base 2."""
     plan, lists = self.planned, self.lists
@@ -249,14 +271,20 @@ def attend(
         cache[pages].flatten(0, 1)[:kv_len].double().repeat_interleave(group, dim=1)
         for cache in (k_cache, v_cache)
     )
-    # Bit n of the request, counted over all its rows, in byte n / 8 from where the request begins.
-    bit = torch.arange(len(q) * kv_len).reshape(len(q), 1, kv_len)
-    begin = int(lists["mask_indptr"][request])
-    visible = (lists["custom_mask"][begin + bit // 8] >> (bit % 8)) & 1 == 1
-    score = torch.einsum("thd,nhd->thn", q.double(), k) * plan["sm_scale"] / math.log(2)
-    score = torch.where(visible, score, -math.inf)
-    lse = (score * math.log(2)).logsumexp(-1) / math.log(2)
-    weight = torch.where(lse[..., None] == -math.inf, 0.0, torch.exp2(score - lse[..., None]))
-    out = torch.einsum("thn,nhd->thd", weight, v)
-    empty = torch.tensor(-self.infinity + (math.log2(kv_len) if self.infinity < math.inf else 0))
-    return out.to(q.dtype), torch.where(lse == -math.inf, empty, lse).float()
+    if "custom_mask" in lists:
+        # Bit n of the request, counted over all its rows, in byte n / 8 from where it begins.
+        bit = torch.arange(len(q) * kv_len).reshape(len(q), kv_len)
+        begin = int(lists["mask_indptr"][request])
+        visible = (lists["custom_mask"][begin + bit // 8] >> (bit % 8)) & 1 == 1
+    elif plan["causal"]:
+        visible = causal(len(q), kv_len)
+    else:
+        visible = torch.ones(len(q), kv_len, dtype=torch.bool)
+    return attend(
+        q,
+        k,
+        v,
+        visible=visible,
+        scale=plan["sm_scale"] * k_scale,
+        infinity=self.infinity,
+    )

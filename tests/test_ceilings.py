@@ -92,9 +92,12 @@ def test_the_best_implementation_makes_the_ceiling() -> None:
             measurement("matrix_ceiling", matrix, 2.0, flops=3e12, dims={"dtype": "float16"}),
             measurement("empty_kernel", "empty_kernel", 3e-6),
             measurement("empty_kernel", "empty_kernel", 2e-6),
+            measurement("empty_kernel", "empty_kernel", 1.2e-6, launch="graph", cache="warm"),
         ]
     )
-    assert found == Ceilings(memory={"memory_read": 2e12}, matrix={"float16": 3e12}, empty_s=2e-6)
+    assert found == Ceilings(
+        memory={"memory_read": 2e12}, matrix={"float16": 3e12}, empty_s=2e-6, node_s=1.2e-6
+    )
 
 
 def test_a_ceiling_walks_three_caches_and_a_gibibyte() -> None:
@@ -192,6 +195,10 @@ def test_a_cold_row_says_how_it_was_measured_and_what_it_is_held_to() -> None:
         "stopped_by": "width",
         "ceiling": "memory_write",
         "ceiling_bytes_per_s": 1.2e12,
+        "moved_bytes": 2e9,
+        "roof_s": record.floor_s,
+        "nodes": 2,
+        "limited_by": "bytes",
     }
 
 
@@ -317,7 +324,7 @@ def test_the_command_measures_and_records_the_ceilings_of_this_machine(tmp_path:
     assert done.returncode == 0, done.stderr
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     found = [record for record in read_records([records]) if isinstance(record, Measurement)]
-    assert {(row[0], row[1], row[5]) for row in rows} == {
+    assert {(row[0], row[1], row[6]) for row in rows} == {
         (record.op, record.implementation, record.status) for record in found
     }
     assert {record.op for record in found if record.status == "ok"} >= {op.name for op in OPS}

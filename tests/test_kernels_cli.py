@@ -14,7 +14,15 @@ import msgspec
 import pytest
 import torch
 
-from kernels import _commands, _cubin, _execute, _host_cuda, _select, _workers
+from kernels import (
+    _commands,
+    _cubin,
+    _execute,
+    _host_cuda,
+    _predict_command,
+    _select,
+    _workers,
+)
 from kernels.__main__ import PROGRAM, app
 from kernels._points import Selection
 from verifyscope import cli, records
@@ -240,6 +248,38 @@ def test_compile_prints_what_each_kernel_takes_and_records_it(
     assert (first["multiprocessors"], first["grid_blocks"]) == (132, 16)
 
 
+# ---- --predict ----
+
+
+def test_predict_prints_what_no_compiler_sees_for_each_measured_case(
+    command: Command, tmp_path: Path
+) -> None:
+    as_json, as_records = tmp_path / "predict.json", tmp_path / "predict.jsonl"
+    files = ("--json", str(as_json), "--records", str(as_records))
+    names = ("--op", "decode_attention", "--implementation", "cupy", "--node-us", "1.5")
+    status, rows, err = command("--predict", "H200", *names, *files)
+    assert status == 0
+    assert err == (
+        "predicted, not measured: H200 SXM, 4.80 TB/s, 989 Tflop/s in bf16 and fp16, "
+        "1.50 us a launch\n"
+    )
+    (row,) = (dict(zip(_predict_command._HEADER, row, strict=True)) for row in rows)
+    # A block for each of 8 heads; 8,192 keys and values of 128 dims are 4 MiB and a little.
+    assert (row["case"], row["launches"], row["blocks"]) == ("keys-8192", "1", "8")
+    assert (row["touched"], row["moved"], row["limited_by"]) == ("4.20 MB", "4.20 MB", "nodes")
+    assert row["floor"] == "875 ns"
+    (one,) = json.loads(as_json.read_text())
+    assert one["predicted_s"] == pytest.approx(one["roof_s"] + 1.5e-6)
+    if _cubin.why_not() is None:
+        assert one["grids"][0]["waves"] > 0
+    environment, *rest = records.read([as_records])
+    assert isinstance(environment, Environment)
+    (record,) = rest
+    assert isinstance(record, Measurement)
+    assert (record.source, record.median_s) == ("predicted", one["predicted_s"])
+    assert record.environment == environment.id
+
+
 # ---- Mistakes ----
 
 
@@ -255,6 +295,11 @@ def test_compile_prints_what_each_kernel_takes_and_records_it(
         (["90"], "unexpected '90'; capabilities go with --compile"),
         (["--list", "--check"], "--list and --check exclude each other"),
         (["--list", "--long"], "--long goes with --compile"),
+        (["--predict", "h300"], "unknown GPU 'h300'; known: rtx-pro-6000-server, "),
+        (["--predict", "h200", "--check"], "--check and --predict exclude each other"),
+        (["--predict", "h200", "90"], "unexpected '90'; capabilities go with --compile"),
+        (["--node-us", "1"], "--node-us goes with --predict"),
+        (["--predict", "h200", "--node-us", "0"], "--node-us 0 is no time; give microseconds"),
         (["--compile", "--tiny"], "--tiny goes with --check"),
         (["--timeout", "0"], "--timeout 0 must be above zero seconds"),
         (["--timeout", "soon"], "Invalid value for '--timeout'"),
@@ -329,7 +374,7 @@ def test_help_starts_without_torch_and_names_every_option() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "0 False False"
-    for option in ("--list", "--compile", "--check", "--op", "--long", "--graph", "--records"):
+    for option in ("--list", "--compile", "--check", "--predict", "--op", "--graph", "--records"):
         assert option in done.stdout
 
 

@@ -10,7 +10,9 @@ from kernels import Outputs, _host_cuda, _paged, mla_verify
 from kernels import mla_verify_cupy as cupy
 from kernels._check import compare, poisoned
 from kernels._forms import FORMS
+from kernels._mla_verify_tiles import Plan, plan_for
 from kernels._raw import launching_by
+from kernels._tiles import Tile
 from verifyscope.hardware import (
     RESERVED_SHARED_BYTES,
     SHARED_BYTES_PER_BLOCK,
@@ -23,6 +25,7 @@ CAPABILITIES = pytest.mark.parametrize("capability", sorted(SHARED_BYTES_PER_BLO
 runs_on_cpu = pytest.mark.skipif(_host_cuda.why_not() is not None, reason=str(_host_cuda.why_not()))
 CPU = torch.device("cpu")
 ALL_TILES = [tile for tiles in cupy.TILES.values() for tile in tiles]
+SMALLEST = cupy.TILES[16][-1]
 
 
 def draw(**change: Any) -> dict[str, Any]:
@@ -34,16 +37,14 @@ def draw(**change: Any) -> dict[str, Any]:
     return dict(mla_verify.draw(**(sizes | change)))
 
 
-def plan(splits: int) -> cupy.Plan:
-    """Return a plan of this many parts, each of at least one key."""
-    return cupy.Plan(tile=cupy.Tile(rows=16, keys=16, blocks=2), splits=splits, least_keys=1)
-
-
-def run(inputs: dict[str, Any], *, by: cupy.Plan, mode: Mode = "verify") -> Outputs:
-    """Run on this CPU by this plan, whatever the shape would choose."""
+def run(
+    inputs: dict[str, Any], *, splits: int, tile: Tile = SMALLEST, mode: Mode = "verify"
+) -> Outputs:
+    """Run on this CPU with so many parts, each of at least one key, whatever would be chosen."""
     given = mla_verify.Given(**inputs)
+    plan = Plan(form=given.shape.form(mode), tile=tile, splits=splits, least_keys=1)
     with poisoned(), launching_by(_host_cuda.run):
-        return cupy.attend(given, form=given.shape.form(mode), plan=by)
+        return cupy.attend(given, plan)
 
 
 def assert_matches(inputs: dict[str, Any], got: Outputs) -> None:
@@ -67,7 +68,7 @@ def test_each_tile_keeps_to_the_shared_memory_of_a_block_and_of_a_multiprocessor
         tile = cupy.tile_for(rows, dims=DIMS, capability=capability)
         taken = cupy.layout_of(tile, dims=DIMS).shared_bytes
         assert taken <= SHARED_BYTES_PER_BLOCK[capability]
-        together = tile.blocks * (taken + RESERVED_SHARED_BYTES)
+        together = tile.blocks_per_sm * (taken + RESERVED_SHARED_BYTES)
         assert together <= SHARED_BYTES_PER_MULTIPROCESSOR[capability]
 
 
@@ -84,7 +85,7 @@ def test_rows_choose_the_tile_and_99_kilobytes_hold_32_of_them() -> None:
 
 @CAPABILITIES
 def test_the_gate_builds_every_tile_that_a_shape_can_choose(capability: int) -> None:
-    def tile(rows: int) -> cupy.Tile:
+    def tile(rows: int) -> Tile:
         return cupy.tile_for(rows, dims=DIMS, capability=capability)
 
     for kv in ("bf16", "fp16", "fp8"):
@@ -107,10 +108,11 @@ def test_the_parts_fill_the_places_for_blocks_at_most_once_and_extend_has_one() 
     shape = mla_verify.Given(**inputs).shape
     blocks = {"verify": 4 * 2, "decode": 4 * 8, "extend": 4 * 8}  # at 32, 16 and 16 rows a tile
     for mode in FORMS:
-        chosen = cupy.plan_for(shape, form=shape.form(mode), sms=188, capability=120)
-        assert blocks[mode] * chosen.splits <= 188 * chosen.tile.blocks
+        tile = cupy.tile_for(shape.form(mode).rows, dims=DIMS, capability=120)
+        chosen = plan_for(shape, mode, tile=tile, element_bytes=2, sms=188)
+        assert shape.requests * chosen.blocks == blocks[mode]
+        assert blocks[mode] * chosen.splits <= 188 * tile.blocks_per_sm
         assert (chosen.splits > 1) == (mode != "extend")
-        assert chosen.least_keys >= 4 * chosen.tile.rows
 
 
 def test_the_plan_is_a_matter_of_shapes_alone() -> None:
@@ -128,23 +130,23 @@ def test_the_plan_is_a_matter_of_shapes_alone() -> None:
 
 @runs_on_cpu
 @pytest.mark.parametrize("tile", ALL_TILES, ids=lambda tile: f"{tile.rows}x{tile.keys}")
-def test_every_tile_computes_the_same_whatever_fills_it(tile: cupy.Tile) -> None:
+def test_every_tile_computes_the_same_whatever_fills_it(tile: Tile) -> None:
     inputs = draw(lengths=[70, 33], heads=7)  # 21 rows: two tiles of 16, a part of 32 or 64
-    assert_matches(inputs, run(inputs, by=cupy.Plan(tile=tile, splits=3, least_keys=1)))
+    assert_matches(inputs, run(inputs, splits=3, tile=tile))
 
 
 @runs_on_cpu
 @pytest.mark.parametrize("mode", FORMS)
 def test_more_parts_than_keys_change_nothing(mode: Mode) -> None:
     inputs = draw(lengths=[20, 0])
-    assert_matches(inputs, run(inputs, by=plan(50), mode=mode))
+    assert_matches(inputs, run(inputs, splits=50, mode=mode))
 
 
 @runs_on_cpu
 def test_a_row_that_sees_nothing_is_zero_and_minus_infinity_in_each_form() -> None:
     inputs = draw(lengths=[0, 0], words=[[1, 0, 4], [0, 0, 0]])
     for mode in FORMS:
-        got = run(inputs, by=plan(1), mode=mode)
+        got = run(inputs, splits=1, mode=mode)
         assert_matches(inputs, got)
         assert (got["out"][[1, 3, 4, 5]] == 0).all()
         assert (got["lse"][[1, 3, 4, 5]] == float("-inf")).all()
@@ -160,14 +162,14 @@ def test_each_e4m3_number_is_widened_exactly(dtype: torch.dtype) -> None:
     for request, page in enumerate(inputs["page_table"][:, 0].tolist()):
         inputs["ckv_cache"][page, 0] = values[request]
     # The only key of a request has all the weight, so that the result is its latent.
-    got = run(inputs | {"ckv_scale": 1.0}, by=plan(1))
+    got = run(inputs | {"ckv_scale": 1.0}, splits=1)
     assert torch.equal(got["out"][:, 0], values.to(dtype))
 
 
 @runs_on_cpu
 def test_both_scales_of_an_fp8_cache_count() -> None:
     inputs = draw(cache_dtype=_paged.FP8) | {"ckv_scale": 0.37, "kpe_scale": 2.9}
-    assert_matches(inputs, run(inputs, by=plan(1)))
+    assert_matches(inputs, run(inputs, splits=1))
 
 
 @runs_on_cpu
@@ -175,7 +177,7 @@ def test_nan_in_a_key_that_is_seen_is_nan_and_not_an_empty_row() -> None:
     inputs = draw(lengths=[5], words=[[1]])
     inputs["ckv_cache"][int(inputs["page_table"][0, 0]), 2] = float("nan")
     for splits in (1, 2):
-        got = run(inputs, by=plan(splits))
+        got = run(inputs, splits=splits)
         assert got["out"].isnan().all()
         assert got["lse"].isnan().all()
 

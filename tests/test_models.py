@@ -27,6 +27,7 @@ _DEEPSEEK: dict[str, object] = {
         "beta_fast": 32,
         "beta_slow": 1,
         "mscale": 1.0,
+        "mscale_all_dim": 1.0,
         "original_max_position_embeddings": 4096,
     },
     "torch_dtype": "bfloat16",
@@ -60,6 +61,8 @@ _KIMI_ROPE = {
     "factor": 32.0,
     "beta_fast": 1.0,
     "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
     "original_max_position_embeddings": 4096,
 }
 _KIMI_K2: dict[str, object] = _DEEPSEEK | {
@@ -220,6 +223,16 @@ def test_positions_are_read_where_newer_configs_put_them() -> None:
     newer = {key: value for key, value in _LLAMA_70B.items() if not key.startswith("rope")}
     newer["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
     assert from_config(newer).rope == models.Rope(theta=10_000.0)
+
+
+def test_the_softmax_scale_is_of_the_heads_before_absorption_and_holds_yarns_factor() -> None:
+    # mscale = 0.1 ln(factor) + 1: 1.4159 for 64, 1.3466 for 32, 1.3689 for 40; 192 dims a query.
+    assert TABLE["kimi-k2.5"].softmax_scale == pytest.approx(0.144680, abs=1e-6)
+    assert TABLE["kimi-k2"].softmax_scale == pytest.approx(0.130861, abs=1e-6)
+    assert TABLE["deepseek-v3"].softmax_scale == pytest.approx(0.1352337788608801, rel=1e-12)
+    assert TABLE["llama-3.1-70b"].softmax_scale == 128**-0.5
+    without = _DEEPSEEK | {"rope_scaling": {"type": "yarn", "factor": 40}}
+    assert from_config(without).softmax_scale == 192**-0.5
 
 
 def test_a_head_without_its_own_size_has_its_share_of_the_hidden_size() -> None:

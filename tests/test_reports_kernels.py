@@ -180,7 +180,7 @@ def test_several_cases_have_an_overview_and_one_row_each_needs_no_table_of_its_o
         "`direct`": "40.0 us",
     }
     page.of(one_case(*(kernel("own", 10.0, case=c, dims=d) for c, d in cases)))
-    assert [row["case"] for row in page.rows("### `tree_attention`", number=1)] == ["`t1`", "`t2`"]
+    assert [row["case"] for row in page.rows("### `tree_attention`")] == ["`t1`", "`t2`"]
 
 
 def test_a_verify_is_set_beside_a_step_of_one_token_and_fitted(page: Page) -> None:
@@ -205,7 +205,10 @@ def test_a_verify_is_set_beside_a_step_of_one_token_and_fitted(page: Page) -> No
             "T=2": "1.17",
             "T=4": "1.50",
             "T=8": "2.17",
-            "fit": "10.0 us + 2.00 us x T",
+            "base": "10.0 us",
+            "slope": "2.00 us",
+            "floor": "20.0 us",
+            "growth over the roofline's": "**2.17 at T=8, above 1.3**",
         }
     ]
     assert "a verify of 8 tokens takes 2.17 times as long as a step of one with `own`." in page.text
@@ -215,6 +218,18 @@ def test_more_rows_than_a_page_holds_are_counted(page: Page) -> None:
     page.of(one_case(*(kernel("own", 10.0, case=f"c{n}") for n in range(2100))))
     assert "100 cases are left out here; all are in the records." in page.text
     assert "**2,100 points measured**" in page.text
+
+
+def test_what_is_left_out_is_work_beside_kernels_first(page: Page) -> None:
+    beside: dict[str, object] = {"part": "metadata", "op": "tree_attention_plan"}
+    page.of(
+        one_case(
+            *(kernel("own", 10.0, case=f"c{n}", **beside) for n in range(1900)),
+            *(kernel("own", 10.0, case=f"c{n}") for n in range(200)),
+        )
+    )
+    assert len(page.rows("### `tree_attention`")) == 200
+    assert len(page.rows("### `tree_attention_plan`")) == 1800
 
 
 def test_five_hundred_equal_reasons_are_one_row_with_a_count(page: Page) -> None:

@@ -3,100 +3,37 @@
 Without a GPU Triton's kernels run in its interpreter and CUDA C++ on the CPU (tests/conftest.py).
 """
 
-import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
+import warnings
 
 import pytest
 import torch
 
-from kernels import Inputs, Outputs, _execute, _trees
+from kernels import _trees
 from kernels import tree_attention as op
-from kernels import tree_attention_cupy as in_cupy
-from kernels import tree_attention_sdpa as _sdpa  # noqa: F401  # adds an implementation
-from kernels import tree_attention_triton as in_triton
-from kernels._check import compare, poisoned
+from kernels import tree_attention_flex as in_flex
+from kernels._paged import FP8
+from tests.tree_attention_problems import (
+    ALL,
+    DEVICE,
+    FEW_ROWS,
+    OTHER_FORMS,
+    OWN,
+    assert_matches,
+    gathered,
+    problem,
+    run,
+    with_split,
+    wrong,
+)
 
-ALL = ("torch", "sdpa", "triton", "cupy")
-OWN = ("triton", "cupy")
-DEVICE = _execute.device()
 MINUS_INFINITY = -math.inf
-
-
-def problem(
-    lengths: Sequence[int] = (11,),
-    words: Sequence[Sequence[int]] | None = None,
-    *,
-    tree: str = "eagle4",
-    tokens: int = 4,
-    heads: tuple[int, int] = (2, 1),
-    page_size: int = 4,
-    seed: int = 0,
-) -> dict[str, Any]:
-    """Draw a small problem: by default one request, two heads of 16 dims, pages of 4."""
-    if words is None:
-        words = [_trees.mask_words(_trees.tree(tree, tokens))] * len(lengths)
-    return dict(
-        op.draw(
-            lengths=lengths,
-            words=words,
-            page_size=page_size,
-            heads=heads,
-            head_dim=16,
-            dtype=torch.bfloat16,
-            seed=seed,
-            device=DEVICE,
-        )
-    )
-
-
-def run(name: str, inputs: Inputs) -> Outputs:
-    """Run on `inputs`; the outputs' memory is NaN before."""
-    implementation = op.OP.implementations[name]
-    point = dataclasses.replace(op.OP.cases[0], tiny=True)
-    if (chosen := _execute.way(implementation, point, device=DEVICE)).executed is None:
-        pytest.skip(chosen.reason or "")
-    with poisoned():
-        return implementation.run(inputs)
-
-
-def assert_matches(name: str, inputs: Inputs, got: Outputs | None = None) -> None:
-    """Hold what `name` computes to the reference, within the op's tolerance."""
-    got = run(name, inputs) if got is None else got
-    omitted = op.OP.implementations[name].omits
-    want = {key: value for key, value in op.OP.reference(**inputs).items() if key not in omitted}
-    errors = compare(got, want, tolerance=op.OP.tolerance)
-    assert {one.output: one.problem for one in errors if not one.passed} == {}
-
-
-def with_split(name: str, inputs: dict[str, Any], *, count: int) -> Outputs:
-    """Run one of our own with this number of parts, each of at least one key."""
-    given = op.Given(**inputs)
-    with poisoned():
-        if name == "cupy":
-            plan = in_cupy.Plan(rows=8, at_once=2, splits=count, least_keys=1)
-            return in_cupy.attend(given, plan=plan)
-        split = in_triton.Split(count=count, least_keys=1)
-        return in_triton.attend(given, tile=in_triton.tile_for(given.shape), split=split)
-
-
-def gathered(inputs: Inputs) -> torch.Tensor:
-    """Return the values of request 0, in the order of its keys: [keys, kv_heads, head_dim]."""
-    table, cache = inputs["page_table"], inputs["v_cache"]
-    lengths, tokens = inputs["prefix_lens"], inputs["draft_tokens"]
-    assert isinstance(table, torch.Tensor)
-    assert isinstance(cache, torch.Tensor)
-    assert isinstance(lengths, torch.Tensor)
-    assert isinstance(tokens, int)
-    key = torch.arange(int(lengths[0]) + tokens, device=cache.device)
-    return cache[table[0].long()[key // cache.shape[1]], key % cache.shape[1]].float()
 
 
 # --- the tree mask ---
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [*ALL, *OTHER_FORMS])
 def test_earlier_drafts_that_are_no_ancestors_are_hidden(name: str) -> None:
     # A star: below the diagonal lies what a causal mask would show.
     inputs = problem(tree="star", tokens=6)
@@ -107,7 +44,7 @@ def test_earlier_drafts_that_are_no_ancestors_are_hidden(name: str) -> None:
     assert (apart[2:] > 0.01).all()
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [*ALL, FEW_ROWS])
 def test_a_draft_is_one_bit_counted_from_the_lowest(name: str) -> None:
     # With q = 0 all visible keys weigh the same: out is the mean of the values that a row sees.
     inputs = problem([0], [[0b1, 0b11, 0b101, 0b1001]])
@@ -135,10 +72,10 @@ def test_tokens_that_are_not_one_more_than_the_depth_keep_requests_apart(name: s
     assert_matches(name, problem([7, 0, 5], tree="eagle8", tokens=6))
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [*ALL, *OTHER_FORMS, FEW_ROWS])
 def test_each_request_has_its_own_tree_and_length(name: str) -> None:
     words = [_trees.mask_words(_trees.tree(tree, 5)) for tree in ("chain", "star", "binary")]
-    assert_matches(name, problem([9, 2, 14], words))
+    assert_matches(name, problem([9, 2, 14], words, heads=(3, 1)))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -169,7 +106,29 @@ def test_heads_need_not_divide_a_tile(name: str, heads: tuple[int, int], tokens:
     assert_matches(name, problem([6], tokens=tokens, heads=heads))
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", OTHER_FORMS)
+def test_a_form_finds_the_token_and_the_head_of_each_of_its_rows(name: str) -> None:
+    # Groups of 5 and 3 tokens: no unit fills a tile, and no count divides another.
+    assert_matches(name, problem([6, 0], tokens=3, heads=(10, 2)))
+
+
+@pytest.mark.parametrize("name", ["triton", "cupy"])
+def test_more_rows_than_the_largest_tile_take_several(name: str) -> None:
+    assert_matches(name, problem([3], tokens=5, heads=(20, 1)))
+
+
+@pytest.mark.parametrize("name", [*ALL, *OTHER_FORMS])
+def test_a_chain_is_causal_attention(name: str) -> None:
+    inputs = problem(tree="chain", tokens=3, heads=(1, 1))
+    k, v = (gathered(inputs, cache)[None, :, 0].double() for cache in ("k_cache", "v_cache"))
+    causal = torch.ones(3, 14, device=DEVICE).tril(11).bool()  # its corner is the last draft's
+    want = torch.nn.functional.scaled_dot_product_attention(
+        inputs["q"][None, :, 0].double(), k, v, attn_mask=causal, scale=inputs["scale"]
+    )
+    assert wrong({"out": run(name, inputs)["out"][:, 0]}, {"out": want[0]}) == {}
+
+
+@pytest.mark.parametrize("name", ["torch", *OWN])
 def test_a_chain_gives_each_token_what_plain_decode_gives_it(name: str) -> None:
     chain = problem(tree="chain")
     together = run(name, chain)["out"].float()
@@ -185,7 +144,7 @@ def test_a_chain_gives_each_token_what_plain_decode_gives_it(name: str) -> None:
 # --- masked and empty softmax, log-sum-exp ---
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [*ALL, *OTHER_FORMS])
 def test_a_row_that_sees_nothing_gives_zero_and_minus_infinity(name: str) -> None:
     inputs = problem([0], [[0b1, 0, 0b101, 0]])
     got = run(name, inputs)
@@ -195,7 +154,7 @@ def test_a_row_that_sees_nothing_gives_zero_and_minus_infinity(name: str) -> Non
     assert_matches(name, inputs, got)
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", [*OWN, FEW_ROWS])
 def test_a_split_row_that_sees_nothing_gives_zero_and_minus_infinity(name: str) -> None:
     inputs = problem([0], [[0b1, 0, 0b101, 0]])
     got = with_split(name, inputs, count=3)
@@ -204,14 +163,27 @@ def test_a_split_row_that_sees_nothing_gives_zero_and_minus_infinity(name: str) 
     assert_matches(name, inputs, got)
 
 
-@pytest.mark.parametrize("name", OWN)
-@pytest.mark.parametrize("count", [1, 2, 7, 40])
-def test_any_number_of_parts_gives_the_same_even_more_than_keys(name: str, count: int) -> None:
-    inputs = problem([29, 1], heads=(1, 1))
+@pytest.mark.parametrize("name", [*OWN, FEW_ROWS])
+@pytest.mark.parametrize("count", [2, 7])
+def test_any_number_of_parts_gives_the_same(name: str, count: int) -> None:
+    # Parts are whole tiles of 64 keys in Triton, and of any size where keys come one by one.
+    inputs = problem([159, 1], tokens=2, tree="chain", heads=(1, 1), page_size=64)
     assert_matches(name, inputs, with_split(name, inputs, count=count))
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", [*OWN, FEW_ROWS])
+def test_more_parts_than_keys_leave_the_rest_empty(name: str) -> None:
+    inputs = problem([3, 0], tokens=2, tree="chain", heads=(1, 1), page_size=64)
+    assert_matches(name, inputs, with_split(name, inputs, count=9))
+
+
+@pytest.mark.parametrize("name", ["triton_decode", "cupy_decode"])
+def test_units_of_decode_form_are_split_and_merged_each_for_itself(name: str) -> None:
+    inputs = problem([140, 9], tokens=3, heads=(2, 1), page_size=64)
+    assert_matches(name, inputs, with_split(name, inputs, count=3))
+
+
+@pytest.mark.parametrize("name", [*OWN, FEW_ROWS])
 @pytest.mark.parametrize(("length", "parts"), [(300, 1), (1100, 18)])  # tiles, rounds of the merge
 def test_what_came_first_is_scaled_down_when_a_later_key_outweighs_it(
     name: str, length: int, parts: int
@@ -249,6 +221,33 @@ def test_the_lse_is_natural(name: str) -> None:
         assert got["lse"].dtype == torch.float32
 
 
+def test_an_lse_to_base_2_fails_the_check() -> None:
+    inputs = problem()
+    want = op.reference(**inputs)
+    base_2 = {"out": want["out"], "lse": want["lse"] / math.log(2)}
+    assert list(wrong(base_2, want)) == ["lse"]
+
+
+def test_merging_by_an_lse_to_base_2_fails_the_check() -> None:
+    inputs = problem([70], page_size=64)
+    want = op.reference(**inputs)
+    # The first 64 keys as a prefix that all rows see, and the rest as a problem of its own.
+    table, words = inputs["page_table"], inputs["mask_words"]
+    shorter = {"prefix_lens": inputs["prefix_lens"] - 64, "page_table": table[:, 1:].contiguous()}
+    rest = op.reference(**inputs | shorter)
+    whole = {"prefix_lens": inputs["prefix_lens"] * 0 + 60, "mask_words": words * 0 + 15}
+    first = op.reference(**inputs | whole)
+
+    def merged(log: float) -> dict[str, torch.Tensor]:
+        lse = torch.stack([part["lse"] / log for part in (first, rest)])
+        out = torch.stack([part["out"] for part in (first, rest)])
+        total = lse.logsumexp(0)
+        return {"out": ((lse - total).exp()[..., None] * out).sum(0), "lse": total}
+
+    assert wrong(merged(1.0), want) == {}
+    assert set(wrong(merged(math.log(2)), want)) == {"out", "lse"}
+
+
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("tokens", [1, 4])
 def test_nothing_committed_leaves_the_drafts_alone(name: str, tokens: int) -> None:
@@ -260,7 +259,7 @@ def test_nothing_committed_leaves_the_drafts_alone(name: str, tokens: int) -> No
 
 @pytest.mark.parametrize("name", ALL)
 def test_page_offsets_beyond_32_bits_reach_their_pages(name: str) -> None:
-    if name == "cupy" and DEVICE.type == "cpu":
+    if name.startswith("cupy") and DEVICE.type == "cpu":
         pytest.skip("the host runner copies the memory that an argument spans, here 5 GB")
     inputs, far, stride = problem(), 600, 2**22
     assert far * stride > 2**31
@@ -290,7 +289,7 @@ def test_the_tail_of_the_page_table_is_never_followed(name: str, poison: int) ->
     assert all(torch.equal(got[key], clean[key]) for key in clean)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [*ALL, FEW_ROWS])
 def test_slots_that_hold_no_key_do_not_matter(name: str) -> None:
     inputs = problem([5, 13])
     assert inputs["k_cache"].isnan().any()
@@ -319,6 +318,41 @@ def test_lengths_pages_and_values_that_change_between_calls_are_followed(name: s
     assert_matches(name, inputs, prepared.call())
 
 
+@pytest.mark.parametrize("name", [*ALL, "triton_extend", "cupy_decode", FEW_ROWS])
+def test_fp8_caches_are_scaled_each_by_its_own_scale(name: str) -> None:
+    inputs = problem([5, 70], tokens=2, tree="chain", page_size=64, cache_dtype=FP8)
+    assert inputs["k_scale"] != inputs["v_scale"]
+    assert inputs["v_cache"].isnan().any()
+    assert_matches(name, inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", [*OWN, FEW_ROWS])
+def test_every_number_of_an_fp8_cache_is_read_exactly(name: str, dtype: torch.dtype) -> None:
+    # With q = 0 and one visible key a token, out is that key's value: 16 of e4m3's 254 numbers.
+    numbers = torch.arange(256, dtype=torch.uint8, device=DEVICE).view(FP8).float()
+    numbers = numbers[~numbers.isnan()]
+    numbers = torch.cat([numbers, numbers[:2]]).reshape(16, 16)
+    words = [1 << node for node in range(16)]
+    inputs = problem([0], [words], heads=(1, 1), page_size=64, dtype=dtype, cache_dtype=FP8)
+    page = int(inputs["page_table"][0, 0])
+    inputs["v_cache"][page, :16, 0] = numbers.to(FP8)
+    inputs["v_scale"] = 0.5
+    assert torch.equal(run(name, inputs)["out"][:, 0].float(), numbers * 0.5)
+
+
+def test_flex_attention_is_asked_for_the_same(recwarn: pytest.WarningsRecorder) -> None:
+    # Compiled it needs a GPU; uncompiled it computes the same with the same mask and packing.
+    warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
+    from torch.nn.attention.flex_attention import flex_attention
+
+    words = [[0b1, 0b11, 0b101, 0], _trees.mask_words(_trees.tree("star", 4)), [0] * 4]
+    inputs = problem([9, 150, 0], words, heads=(6, 2), cache_dtype=FP8)
+    got = in_flex.plan(op.Given(**inputs), attend=flex_attention).call()
+    assert_matches("flex", inputs, got)
+    assert (got["lse"][8:] == MINUS_INFINITY).all()
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_keys_and_values_may_lie_in_one_tensor(name: str) -> None:
     inputs = problem([5, 13])
@@ -339,7 +373,7 @@ def test_two_runs_give_the_same_bytes(name: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="a CUDA graph needs an NVIDIA GPU")
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", [*OWN, *OTHER_FORMS, FEW_ROWS])
 def test_a_replay_follows_lengths_trees_and_pages(name: str) -> None:
     from kernels._capture import capture
     from kernels._graph import poison

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +14,9 @@ from kernels import _tree_attention_plan as plans
 from kernels import tree_attention as op
 from kernels._forms import FORMS
 from kernels._splits import split_count
+from kernels._tiles import Tile
 from kernels.tree_attention_cupy_fma import tile_for as fma_tile_for
+from tests.tree_attention_problems import problem
 from verifyscope.hardware import SHARED_BYTES_PER_MULTIPROCESSOR
 from verifyscope.records import Mode
 
@@ -25,29 +26,6 @@ ALL = tuple(
     for name in all_ops()["tree_attention"].implementations
     if not name.startswith("flashinfer")
 )
-
-
-def problem(
-    lengths: Sequence[int] = (11,),
-    words: Sequence[Sequence[int]] | None = None,
-    *,
-    tokens: int = 4,
-    heads: tuple[int, int] = (2, 1),
-) -> dict[str, Any]:
-    """Draw a small problem: by default one request, two heads of 16 dims; pages of 4."""
-    if words is None:
-        words = [_trees.mask_words(_trees.tree("eagle4", tokens))] * len(lengths)
-    return dict(
-        op.draw(
-            lengths=lengths,
-            words=words,
-            page_size=4,
-            heads=heads,
-            head_dim=16,
-            dtype=torch.bfloat16,
-            device=DEVICE,
-        )
-    )
 
 
 def test_the_reference_equals_a_softmax_written_out() -> None:
@@ -190,7 +168,7 @@ def test_the_blocks_that_a_tile_counts_on_share_an_sm(
 def test_a_gpu_without_a_table_takes_that_of_its_shared_memory(
     capability: int, as_for: int
 ) -> None:
-    with _target.compiling_for(capability):
+    with _target.compiling_for(capability, multiprocessors=84):
         tile = plans.tile_for("triton", rows=8, head_dim=128)
     assert tile is plans.table("triton", as_for)[128, 16]
 
@@ -234,7 +212,7 @@ def test_parts_fill_a_gpu_at_most_once_and_are_never_too_small(
 
 
 def plan(shape: op.Shape, mode: Mode = "verify") -> plans.Plan:
-    tile = plans.Tile(rows=16, keys=32, warps=4, blocks_per_sm=2)
+    tile = Tile(rows=16, keys=32, warps=4, blocks_per_sm=2)
     return plans.plan_for(shape, mode, tile=tile, sms=188)
 
 

@@ -54,6 +54,7 @@ class _Rope(msgspec.Struct):
     original_max_position_embeddings: _Count | None = None
     beta_fast: float | None = None
     beta_slow: float | None = None
+    mscale_all_dim: float | None = None
 
 
 class _Outer(msgspec.Struct):
@@ -259,6 +260,7 @@ def _rope(text: _Text, config: _Decoder) -> models.Rope:
         original_positions=given.original_max_position_embeddings,
         beta_fast=given.beta_fast,
         beta_slow=given.beta_slow,
+        mscale_all_dim=given.mscale_all_dim,
     )
 
 

@@ -5,6 +5,7 @@ Sizes are elements unless the name says otherwise. Source of the table: the conf
 the checkpoints, as shipped in aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,7 +121,10 @@ class Moe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rope:
-    """Rotary positions; the fields after `factor` are None where the scaling has no such number."""
+    """Rotary positions; the fields after `factor` are None where the scaling has no such number.
+
+    `mscale_all_dim` is the weight of yarn's factor in the softmax scale; see `Model.softmax_scale`.
+    """
 
     theta: float
     scaling: Scaling = "none"
@@ -128,6 +132,7 @@ class Rope:
     original_positions: int | None = None
     beta_fast: float | None = None
     beta_slow: float | None = None
+    mscale_all_dim: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +153,20 @@ class Model:
     rms_eps: float
     mtp_layers: int = 0
     formats: Formats = Formats()
+
+    @property
+    def softmax_scale(self) -> float:
+        """Return what multiplies a score <q, k>, of the heads before any absorption.
+
+        mscale^2 / sqrt(dims of a query), mscale = 0.1 * mscale_all_dim * ln(factor) + 1; 1 where
+        the config names no mscale_all_dim. Source: modeling_deepseek.py of DeepSeek-V3.
+        """
+        given, rope = self.attention, self.rope
+        dims = given.query_dim if isinstance(given, Mla) else given.head_dim
+        mscale = 1.0
+        if rope.mscale_all_dim is not None and rope.factor > 1:
+            mscale += 0.1 * rope.mscale_all_dim * math.log(rope.factor)
+        return mscale**2 / math.sqrt(dims)
 
 
 def find_model(name: str) -> Model:
@@ -210,6 +229,7 @@ _KIMI_K2 = Model(
         original_positions=4096,
         beta_fast=1,
         beta_slow=1,
+        mscale_all_dim=1,
     ),
     rms_eps=1e-6,
     formats=_FP8,
@@ -250,6 +270,7 @@ _DEEPSEEK_V3 = Model(
         original_positions=4096,
         beta_fast=32,
         beta_slow=1,
+        mscale_all_dim=1,
     ),
     rms_eps=1e-6,
     mtp_layers=1,

@@ -6,6 +6,12 @@ write once, counted where it is touched and not by the size of the tensor that i
 """
 
 from dataclasses import dataclass
+from typing import Literal
+
+# How much of a bandwidth or a peak a good kernel reaches.
+REACHABLE_SHARE = 0.85
+
+Limit = Literal["bytes", "flops", "nodes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +45,70 @@ class Cost:
 
 def floor_s(cost: Cost, *, bytes_per_s: float, flops_per_s: float | None) -> float:
     """Return the least seconds for `cost`; without a known peak the bytes alone decide."""
+    return roof(cost, bytes_per_s=bytes_per_s, flops_per_s=flops_per_s).roof_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roof:
+    """The least seconds of a computation, apart by what limits it, and what may be made of them.
+
+    bytes_s, flops_s: the bytes at the bandwidth, the flops at the peak (None: no peak is known).
+    nodes, node_s: kernels that wait for one another, and what an empty one takes in a CUDA graph;
+    None where that is not known, and then no bound is.
+    """
+
+    bytes_s: float
+    flops_s: float | None
+    nodes: int | None
+    node_s: float | None
+
+    @property
+    def roof_s(self) -> float:
+        """Return the larger of the two."""
+        return max(self.bytes_s, self.flops_s or 0.0)
+
+    @property
+    def nodes_s(self) -> float | None:
+        """Return what the launches alone take."""
+        return None if self.nodes is None or self.node_s is None else self.nodes * self.node_s
+
+    @property
+    def least_s(self) -> float:
+        """Return the roof and the launches, as far as they are known."""
+        return self.roof_s + (self.nodes_s or 0.0)
+
+    @property
+    def bound_s(self) -> float | None:
+        """Return what a good implementation stays within: roof / 0.85 + nodes x an empty node."""
+        return None if self.nodes_s is None else self.roof_s / REACHABLE_SHARE + self.nodes_s
+
+    @property
+    def limited_by(self) -> Limit:
+        """Return which of bytes, flops and nodes takes longest."""
+        longest: dict[Limit, float] = {
+            "bytes": self.bytes_s,
+            "flops": self.flops_s or 0.0,
+            "nodes": self.nodes_s or 0.0,
+        }
+        return max(longest, key=lambda name: longest[name])
+
+
+def roof(
+    cost: Cost,
+    *,
+    bytes_per_s: float,
+    flops_per_s: float | None,
+    nodes: int | None = None,
+    node_s: float | None = None,
+) -> Roof:
+    """Return the roof of `cost` at these rates, computed by `nodes` launches."""
     if bytes_per_s <= 0 or (flops_per_s is not None and flops_per_s <= 0):
         raise ValueError(
             f"rates must be above zero, got {bytes_per_s} B/s and {flops_per_s} flop/s"
         )
-    memory_s = cost.touched_bytes / bytes_per_s
-    return memory_s if flops_per_s is None else max(memory_s, cost.flops / flops_per_s)
+    return Roof(
+        bytes_s=cost.touched_bytes / bytes_per_s,
+        flops_s=None if flops_per_s is None else cost.flops / flops_per_s,
+        nodes=nodes,
+        node_s=node_s,
+    )

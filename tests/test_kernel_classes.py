@@ -123,6 +123,7 @@ def test_every_pattern_tells_its_evidence() -> None:
             "at::native::copy<128, f(T&)::{lambda(int)#1}>",
         ),
         ("_matmul_ogs_NNT", "_matmul_ogs_NNT", "_matmul_ogs_NNT"),
+        ("Memcpy DtoD (Device -> Device)",) * 3,
         ("(", "(", "("),
         ("a)", "a)", "a)"),
     ],

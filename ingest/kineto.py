@@ -25,6 +25,7 @@ from ingest.trace import (
     Rows,
     Span,
     Trace,
+    calls_of,
     is_wanted,
     no_events,
 )
@@ -149,7 +150,7 @@ class _Reader:
                 file=self.source.file,
                 tool="kineto",
                 gpu=gpu,
-                calls=calls,
+                calls=calls_of(device, gpus, calls),
                 names=tuple(self.names.texts),
                 spans=tuple(self._spans()),
                 rank=self.source.rank,

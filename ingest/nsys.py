@@ -33,6 +33,7 @@ from ingest.trace import (
     Rows,
     Span,
     Trace,
+    calls_of,
     is_wanted,
     no_events,
 )
@@ -234,7 +235,7 @@ class _Reader:
                 file=self.file,
                 tool="nsys",
                 gpu=gpus.get(device) or no_events(),
-                calls=calls,
+                calls=calls_of(device, gpus, calls),
                 names=tuple(self.names.texts),
                 spans=tuple(self.spans),
                 device=device if device >= 0 else None,

@@ -138,7 +138,12 @@ def test_each_gpu_of_a_process_is_a_case_of_its_own() -> None:
     made.gpu("gemm", 0, 10, device=0, correlation=1)
     made.gpu("gemm", 0, 30, device=1, correlation=2)
     found = {trace.device: trace for trace in read(made.bytes())[0]}
+    launched = Kineto()
+    for number, device in enumerate((0, 1, 1)):
+        launched.call("cudaLaunchKernel", 20 * number, 3)
+        launched.gpu("gemm", 20 * number + 5, 10, device=device)
     assert {one: len(trace.gpu) for one, trace in found.items()} == {0: 1, 1: 1}
+    assert {trace.device: len(trace.calls) for trace in read(launched.bytes())[0]} == {0: 1, 1: 2}
     assert {row.case: row.median_s for row in classes(made)} == pytest.approx(
         {"GPU 0": 10e-6, "GPU 1": 30e-6}
     )
@@ -261,6 +266,12 @@ def copies(rate: float) -> Kineto:
     return made
 
 
+def paused(gap: float) -> Kineto:
+    made = model(8, every=11.0)
+    made.eager(LAYER * 8, 600 + gap, dur=10, every=11)
+    return made
+
+
 def straggler(*sums: float) -> list[bytes]:
     return [
         ranked(rank, len(sums), ncclDevKernel_SendRecv=[one / 4] * 4).bytes()
@@ -278,6 +289,7 @@ CASES = (
     ("graph-piecewise-fallback", [piecewise(8).bytes()], [piecewise(1).bytes()]),
     ("straggler-rank", straggler(400, 9500, 1800), straggler(400, 520, 410)),
     ("collective-wait", [waiting([10] * 4 + [90] * 8)], [waiting([10] * 12)]),
+    ("long-pause", [paused(500_000)], [paused(1_500)]),
     ("warm-benchmark", [copies(12e12)], [copies(6e12)]),
 )
 

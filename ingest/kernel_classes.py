@@ -95,6 +95,8 @@ def readable(kernel: str) -> str:
 def _parts(kernel: str) -> tuple[str, str]:
     """Return a kernel's qualified name and its template arguments, in brackets."""
     name = kernel[:LONGEST_NAME].replace("(anonymous namespace)::", "").strip()
+    if " (" in name and "<" not in name:  # a copy: "Memcpy DtoD (Device -> Device)"
+        return name, ""
     if name.endswith(")"):
         name = name[: _opening(name, "(", ")")] or name
     arguments = ""

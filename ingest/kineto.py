@@ -25,6 +25,7 @@ from ingest.trace import (
     Rows,
     Span,
     Trace,
+    calls_of,
     is_wanted,
     no_events,
 )
@@ -132,7 +133,8 @@ class _Reader:
         """Return what was not read."""
         source = self.source
         return Faults(
-            dropped=source.dropped + self.gpu.dropped + self.calls.dropped,
+            undecoded=source.dropped,
+            untimed=self.gpu.dropped + self.calls.dropped,
             cut=source.cut,
             headless=source.headless,
             events=source.events,
@@ -148,7 +150,7 @@ class _Reader:
                 file=self.source.file,
                 tool="kineto",
                 gpu=gpu,
-                calls=calls,
+                calls=calls_of(device, gpus, calls),
                 names=tuple(self.names.texts),
                 spans=tuple(self._spans()),
                 rank=self.source.rank,

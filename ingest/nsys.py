@@ -33,6 +33,7 @@ from ingest.trace import (
     Rows,
     Span,
     Trace,
+    calls_of,
     is_wanted,
     no_events,
 )
@@ -66,13 +67,14 @@ def read(log: Log) -> Iterator[Read]:
 
 def traces(log: Log) -> tuple[list[Trace], Faults]:
     """Return what each GPU of a file did; `Unreadable` in a line where it is no such export."""
-    with _path(log) as path, contextlib.closing(_connect(path)) as database:
-        reader = _Reader(log.file, database)
+    with _path(log) as path, contextlib.ExitStack() as stack:
         try:
+            database = stack.enter_context(contextlib.closing(_connect(path)))
+            reader = _Reader(log.file, database)
             reader.read()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise Unreadable(f"{log.file}: {error}; export it again, whole") from None
-        return reader.traces(), Faults(events=reader.events, dropped=reader.dropped)
+        return reader.traces(), Faults(events=reader.events, untimed=reader.dropped)
 
 
 @contextlib.contextmanager
@@ -233,7 +235,7 @@ class _Reader:
                 file=self.file,
                 tool="nsys",
                 gpu=gpus.get(device) or no_events(),
-                calls=calls,
+                calls=calls_of(device, gpus, calls),
                 names=tuple(self.names.texts),
                 spans=tuple(self.spans),
                 device=device if device >= 0 else None,

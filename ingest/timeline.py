@@ -119,6 +119,19 @@ def union_s(events: Events) -> float:
     return span - float((after - before).sum())
 
 
+def busy_before_s(events: Events, times_s: Floats) -> Floats:
+    """Return for each of `times_s` how long the events had kept the GPU busy until then."""
+    if not len(events):
+        return np.zeros(len(times_s))
+    before, after = gaps(events)
+    starts = np.concatenate((events.start_s[:1], after))
+    ends = np.maximum.accumulate(events.end_s)
+    pauses = np.concatenate(([0.0], np.cumsum(after - before)))
+    at = np.searchsorted(starts, times_s, side="right") - 1
+    reached = np.minimum(times_s, ends[np.maximum(at, 0)]) - starts[0] - pauses[np.maximum(at, 0)]
+    return np.where(at >= 0, reached, 0.0)
+
+
 def gaps(events: Events) -> tuple[Floats, Floats]:
     """Return begin and end of what lies before each event but the first; no gap has length 0."""
     ended = np.maximum.accumulate(events.end_s)[:-1]

@@ -8,6 +8,7 @@ file gets here: no environment, no path.
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +19,8 @@ Ints = npt.NDArray[np.int64]
 
 KERNEL, COPY, MEMSET = 0, 1, 2
 MOST_NAMES = 20_000
-MOST_STEPS = 100_000
+MOST_STEPS = 20_000
+MOST_GPUS = 64
 LONGEST_S = 86_400.0
 LARGEST = 2.0**53
 OTHER_NAMES = "(further names)"
@@ -91,6 +93,8 @@ class Rows:
         whole = table[:, [3, 7]]
         table[:, [3, 7]] = np.where((whole >= 0) & (whole <= LARGEST), whole, -1)
         devices = np.unique(table[:, 7]).tolist()
+        if len(devices) > MOST_GPUS:  # no machine has so many: the numbers mean something else
+            table[:, 7], devices = -1, [-1]
         found = {int(one): _sorted(table[table[:, 7] == one]) for one in devices}
         return {one: events for one, (events, _) in found.items()}, sum(
             twice for _, twice in found.values()
@@ -168,6 +172,14 @@ class Trace:
 def is_wanted(call: str) -> bool:
     """Say whether a call of the host may launch, copy or wait."""
     return _WANTED.search(call[:200]) is not None
+
+
+def calls_of(device: int, gpus: Mapping[int, Events], calls: Events) -> Events:
+    """Return the calls that are not for another GPU: their correlation is none of its events'."""
+    others = [gpu.correlation for one, gpu in gpus.items() if one != device]
+    if not others:
+        return calls
+    return calls.where(~np.isin(calls.correlation, np.concatenate(others)))
 
 
 def no_events() -> Events:

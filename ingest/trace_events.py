@@ -7,7 +7,7 @@ named fields of it are read, so an environment in it never gets here.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import BinaryIO
@@ -22,6 +22,7 @@ LARGEST_HEADER_BYTES = 2**26
 _LIST = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"(?<=\})\s*,\s*(?=\{)")
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+_PLACE = re.compile(r"\(byte (\d+)\)")
 _ENDED = re.compile(rb"\s*\]")
 _END = re.compile(rb"\}(?=\s*\])")
 _MOST_JOINED = 16
@@ -93,6 +94,7 @@ class Reader:
     headless: bool = False
     _left: bytearray = field(default_factory=bytearray)
     _ended: bool = False
+    _bare: bool = False
 
     def chunks(self) -> Iterator[list[Event]]:
         """Yield the events in the order of the file."""
@@ -105,14 +107,16 @@ class Reader:
             yield from self._decoded(at_end=at_end)
         if not self._ended:
             self.cut = True
-        else:
-            self._read_header(b"{" + self._rest().lstrip().removeprefix(b","))
+        elif not self._bare:
+            rest = bytes(self._left) + self.stream.read(LARGEST_HEADER_BYTES)
+            self._read_header(b"{" + rest.lstrip().removeprefix(b","))
 
     def _find_list(self) -> None:
         """Read up to the first event."""
         head = self.stream.read(CHUNK_BYTES).removeprefix(b"\xef\xbb\xbf")
         if head.lstrip()[:1] == b"[":
             self._left += head.lstrip()[1:]
+            self._bare = True
             return
         found, part = _LIST.search(head), head
         while found is None and part and len(head) < LARGEST_HEADER_BYTES:
@@ -127,8 +131,6 @@ class Reader:
         self._read_header(head[: found.start()].rstrip().removesuffix(b",") + b"}")
 
     def _read_header(self, data: bytes) -> None:
-        if data.strip() in (b"{", b"{}"):
-            return
         try:
             header = _header.decode(data)
         except _BAD:
@@ -139,53 +141,59 @@ class Reader:
             self.rank = _whole(header.distributedInfo.rank)
             self.world = _whole(header.distributedInfo.world_size)
 
-    def _rest(self) -> bytes:
-        rest = bytes(self._left) + self.stream.read(LARGEST_HEADER_BYTES)
-        return rest if rest.rstrip().endswith(b"}") else b"}"
-
     def _decoded(self, *, at_end: bool) -> Iterator[list[Event]]:
         """Yield the whole events of what was read; the rest is left."""
-        cut = len(self._left) if at_end else self._last_cut()
+        if at_end:
+            cuts: Iterable[int] = (len(self._left),)
+        else:
+            cuts = islice(self._cuts(), _MOST_JOINED)
+        found, cut = None, None
+        for cut in cuts:
+            found, more = self._whole_chunk(cut)
+            if not more:
+                break
         if cut is None:
             if len(self._left) > LARGEST_EVENT_BYTES:
                 raise Unreadable(f"{self.file} holds an event of over 16 MiB; this is no trace")
             return
-        found = self._whole_chunk(cut)
         if found is None:
-            found = list(self._one_by_one(bytes(self._left[:cut])))
+            found = list(self._one_by_one(bytes(self._left[:cut]), at_end=at_end))
         elif not self._ended:
             del self._left[: cut + 1]
         self.events += len(found)
         yield found
 
-    def _last_cut(self) -> int | None:
-        """Return the comma before the last event that has begun: after it nothing is whole."""
+    def _cuts(self) -> Iterator[int]:
+        """Yield the commas between what may be two events, the last one first."""
         at = len(self._left)
         while (at := self._left.rfind(b"{", 0, at)) > 0:
             before = self._left[max(0, at - 256) : at].rstrip()
             if before.endswith(b",") and before[:-1].rstrip().endswith(b"}"):
-                return self._left.rfind(b",", 0, at)
-        return None
+                yield self._left.rfind(b",", 0, at)
 
-    def _whole_chunk(self, cut: int) -> list[Event] | None:
-        """Return the events up to `cut`, or to the end of the list; None if they are damaged."""
+    def _whole_chunk(self, cut: int) -> tuple[list[Event] | None, bool]:
+        """Return the events up to `cut`, or to the end of the list.
+
+        None where they are damaged, or, which the second says, the cut is within an event.
+        """
         piece = b"".join((b"[", memoryview(self._left)[:cut], b"]"))
         try:
-            return _events.decode(piece)
+            return _events.decode(piece), False
         except _BAD as error:
-            ended = _TRAILING.search(str(error))
+            said = str(error)
+        ended, place = _TRAILING.search(said), _PLACE.search(said)
         if ended is None:
-            return None
+            return None, "truncated" in said or (place is not None and int(place[1]) > cut)
         end = int(ended[1])  # in piece: past the bracket that ends the list
         try:
             found = _events.decode(memoryview(piece)[:end])
         except _BAD:
-            return None
+            return None, False
         del self._left[: end - 1]
         self._ended = True
-        return found
+        return found, False
 
-    def _one_by_one(self, piece: bytes) -> Iterator[Event]:
+    def _one_by_one(self, piece: bytes, *, at_end: bool) -> Iterator[Event]:
         """Yield the events of a damaged piece; what follows it, or the list, is left."""
         start, joined = 0, 0
         for end in (*(found.start() for found in _BETWEEN.finditer(piece)), len(piece)):
@@ -200,13 +208,13 @@ class Reader:
                 return
             if found:
                 yield found
-            elif _open(text) and joined < _MOST_JOINED and end < len(piece):
+            elif _open(text) and joined < _MOST_JOINED and not (at_end and end == len(piece)):
                 joined += 1
                 continue
             elif text.strip():
                 self.dropped += 1
             start, joined = end, 0
-        del self._left[: len(piece) + 1]
+        del self._left[: start + (start == len(piece))]
 
     def _event(self, text: bytes) -> Event | None:
         """Return the event; None if it is none."""

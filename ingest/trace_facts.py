@@ -24,6 +24,7 @@ from verifyscope.parts import Class
 from verifyscope.records import TRACE_OPS, Measurement, Origin, Value
 
 MOST_KERNELS = 60
+MOST_COLLECTIVES = 100
 TRACE, STEP, CLASS, KERNEL_OP = TRACE_OPS
 
 
@@ -138,9 +139,9 @@ def _case(trace: Trace) -> str:
 def _collectives(trace: Trace, whole: Breakdown) -> dict[str, Collective]:
     """Return the calls of each collective, by its kernel's last name."""
     found: dict[str, list[int]] = {}
-    for one in whole.kernels:
-        if one.kind.name in COLLECTIVES and one.what == KERNEL:
-            found.setdefault(readable(short_name(one.name)), []).append(trace.names.index(one.name))
+    every = [one for one in whole.kernels if one.kind.name in COLLECTIVES and one.what == KERNEL]
+    for one in every[:MOST_COLLECTIVES]:
+        found.setdefault(readable(short_name(one.name)), []).append(trace.names.index(one.name))
     made = {}
     for name, ids in found.items():
         mine = trace.gpu.where(np.isin(trace.gpu.name, ids))

@@ -9,13 +9,14 @@ from ingest.trace import Trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Of a file: events read, events dropped (no JSON, no time), whether the list of them ends.
+    """Of a file: events read, events that were no JSON, events without a time, whether it ends.
 
     headless: what stands beside the events (devices, rank) is no whole JSON.
     """
 
     events: int = 0
-    dropped: int = 0
+    undecoded: int = 0
+    untimed: int = 0
     cut: bool = False
     headless: bool = False
 
@@ -32,12 +33,13 @@ def conclusions(faults: Faults, traces: Sequence[Trace]) -> Iterator[Conclusion]
             next_action="give the trace whole",
             verdict=False,
         )
-    if faults.dropped:
+    dropped = faults.undecoded + faults.untimed
+    if dropped:
         yield Conclusion(
             name="events-not-read",
-            sentence=f"{faults.dropped:,} of {faults.events + faults.dropped:,} events are damaged "
+            sentence=f"{dropped:,} of {faults.events + faults.undecoded:,} events are damaged "
             f"or have no time, and are missing from every number",
-            seen=(Seen(file, None, f"{faults.dropped} events dropped"),),
+            seen=(Seen(file, None, f"{dropped} events dropped"),),
             next_action="export the trace again",
             verdict=False,
         )

@@ -16,6 +16,7 @@ from ingest.conclusions import Conclusion, Seen, listed, ms, percent
 from ingest.facts import Facts
 from ingest.kernel_classes import readable
 from ingest.trace_facts import TraceFacts
+from ingest.trace_idle import AWAY_S
 from verifyscope import hardware, models, units
 
 LAUNCH_SHARE = 0.4
@@ -23,6 +24,7 @@ SYNC_SHARE = 0.1
 GRAPH_SHARE = 0.1
 IDLE_TOLD = 0.1
 WAIT_TIMES = 3.0
+PAUSE_SHARE = 0.5
 WAIT_SHARE = 0.1
 VOID_ABOVE = 1.02
 _FEWEST_KERNELS = 20
@@ -39,7 +41,7 @@ def conclusions(all_facts: Sequence[Facts]) -> Iterator[Conclusion]:
 
 
 def _of_trace(trace: TraceFacts, file: str, layers: int | None) -> Iterator[Conclusion]:
-    if not trace.breakdown.kernel_count and not trace.graph_launches:
+    if not (trace.breakdown.kernel_count or trace.graph_launches or trace.hidden_graphs):
         yield _no_kernels(trace, file)
         return
     hidden = _hidden(trace, file, layers)
@@ -49,6 +51,7 @@ def _of_trace(trace: TraceFacts, file: str, layers: int | None) -> Iterator[Conc
         yield from _launches(trace, file)
         yield from _sync(trace, file)
         yield from _graphs(trace, file)
+        yield from _pause(trace, file)
     yield from _waits(trace, file)
     yield from _warm(trace, file)
     yield from _unknown(trace, file)
@@ -150,6 +153,22 @@ def _graphs(trace: TraceFacts, file: str) -> Iterator[Conclusion]:
             "they were off",
             worth_s=idle / len(steps.steps),
         )
+
+
+def _pause(trace: TraceFacts, file: str) -> Iterator[Conclusion]:
+    """Tell of one gap that makes up most of the trace: shares of the span mean little then."""
+    longest, span = trace.idle.longest_s, trace.breakdown.span_s
+    if longest < AWAY_S or longest < PAUSE_SHARE * span:
+        return
+    yield Conclusion(
+        name="long-pause",
+        sentence=f"{_of(trace)}one gap of {ms(longest)} is {percent(longest / span)} of the trace: "
+        f"a pause, or an event with a wrong time",
+        seen=(Seen(file, None, f"gap of {ms(longest)}"),),
+        next_action="look at times of steps, not at what is busy of the span",
+        confidence="likely",
+        verdict=False,
+    )
 
 
 def _waits(trace: TraceFacts, file: str) -> Iterator[Conclusion]:

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from ingest.kernel_classes import Kind
-from ingest.timeline import gaps, union_s
+from ingest.timeline import busy_before_s, gaps
 from ingest.trace import MOST_STEPS, Events, Floats, Ints, Trace
 
 How = Literal["annotation", "graph launch", "kernel that runs once a step", "repeat of layers"]
@@ -133,24 +133,21 @@ def _by_graph(trace: Trace, kernels: Events) -> list[Ints]:
 def _by_marker(kernels: Events) -> list[Ints]:
     """Return the kernels between the calls of one that runs once a step, at even distances."""
     count = len(kernels)
-    counts = Counter(kernels.name.tolist())
-    often = sorted(counts.values(), reverse=True)[_FEWEST_NAMES - 1 : _FEWEST_NAMES]
-    for name, times in sorted(counts.items(), key=lambda item: item[1]):
-        if times < 2 or not often or often[0] < _REPEATS_A_STEP * times:
+    order = np.argsort(kernels.name, kind="stable")
+    _, first = np.unique(kernels.name[order], return_index=True)
+    calls = sorted(np.split(order, first[1:]), key=len)
+    if len(calls) < _FEWEST_NAMES:
+        return []
+    often = len(calls[-_FEWEST_NAMES])
+    for places in calls:
+        if len(places) < 2 or often < _REPEATS_A_STEP * len(places):
             continue
-        places = np.flatnonzero(kernels.name == name)
         distances = np.diff(places)
-        even = np.ptp(distances) <= _EVEN * distances.mean()
-        if (
-            even
-            and distances.mean() >= FEWEST_KERNELS
-            and ((places[-1] - places[0]) + distances.mean() >= _COVERED * count)
-        ):
+        mean = float(distances.mean())
+        even = np.ptp(distances) <= _EVEN * mean and mean >= FEWEST_KERNELS
+        if even and places[-1] - places[0] + mean >= _COVERED * count:
             whole = [np.arange(a, b) for a, b in itertools.pairwise(places)]
-            last = np.arange(places[-1], min(count, places[-1] + int(distances.mean())))
-            return [*whole, last]
-        if times > 1000:
-            break
+            return [*whole, np.arange(places[-1], min(count, places[-1] + int(mean)))]
     return []
 
 
@@ -188,7 +185,7 @@ def _grouped(chosen: Ints, key: Ints) -> list[Ints]:
 
 def _steps(how: How, parts: list[Ints], trace: Trace, kinds: Sequence[Kind]) -> Steps:
     kernels = trace.kernels
-    found = tuple(sorted((_step(part, kernels, trace) for part in parts), key=lambda x: x.start_s))
+    found = tuple(_each(parts, kernels, trace))
     typical = sorted(parts, key=len)[len(parts) // 2]
     names = Counter(kernels.name[typical].tolist())
     by_class = Counter[str]()
@@ -208,14 +205,18 @@ def _steps(how: How, parts: list[Ints], trace: Trace, kinds: Sequence[Kind]) -> 
     )
 
 
-def _step(part: Ints, kernels: Events, trace: Trace) -> Step:
-    mine = kernels.where(part)
-    start, end = float(mine.start_s[0]), float(mine.end_s.max())
-    first, last = np.searchsorted(trace.gpu.start_s, (start, end))
-    inside = trace.gpu.where(np.arange(first, last))
-    outside_s = max(0.0, float(inside.end_s.max()) - end) if len(inside) else 0.0
-    busy = min(end - start, union_s(inside) - outside_s)
-    return Step(start_s=start, end_s=end, kernels=len(part), busy_s=busy)
+def _each(parts: Sequence[Ints], kernels: Events, trace: Trace) -> Iterator[Step]:
+    """Yield the steps by their start."""
+    starts = np.array([kernels.start_s[part[0]] for part in parts])
+    ends = np.array([kernels.end_s[part].max() for part in parts])
+    busy = busy_before_s(trace.gpu, ends) - busy_before_s(trace.gpu, starts)
+    for at in np.argsort(starts, kind="stable").tolist():
+        yield Step(
+            start_s=float(starts[at]),
+            end_s=float(ends[at]),
+            kernels=len(parts[at]),
+            busy_s=float(busy[at]),
+        )
 
 
 def _layers(names: Counter[int]) -> int | None:

@@ -26,7 +26,8 @@ class Collected:
 
     environments: by id, the first of each; letters: what a report calls them, by id; runs: every
     one, for when and by which command.
-    kernels and collectives were measured or imported and have a time; what has none is in not_run.
+    kernels, collectives and traces were measured or imported and have a time; what has none is in
+    not_run.
     predicted are the parts of passes, predicted_kernels what one kernel would take.
     """
 
@@ -36,6 +37,7 @@ class Collected:
     runs: list[Environment] = field(default_factory=list)
     kernels: list[Measurement] = field(default_factory=list)
     collectives: list[Measurement] = field(default_factory=list)
+    traces: list[Measurement] = field(default_factory=list)
     not_run: list[Measurement] = field(default_factory=list)
     predicted: list[Measurement] = field(default_factory=list)
     predicted_kernels: list[Measurement] = field(default_factory=list)
@@ -78,8 +80,6 @@ def collect(paths: Sequence[Path]) -> Collected:
 
 def is_collective(measured: Measurement) -> bool:
     """Say whether several ranks took part: a row of a sweep and not of a kernel."""
-    if measured.op in TRACE_OPS:
-        return False
     return "in_place" in measured.dims or class_of(measured.part) in _COLLECTIVES
 
 
@@ -101,6 +101,8 @@ def _place(record: Measurement, found: Collected) -> None:
         found.predicted.append(record)
     elif record.median_s is None:
         found.not_run.append(record)
+    elif record.op in TRACE_OPS:
+        found.traces.append(record)
     elif is_collective(record):
         found.collectives.append(record)
     else:

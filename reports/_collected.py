@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from verifyscope.parts import class_of
-from verifyscope.records import Compiled, Environment, Finding, Measurement, read
+from verifyscope.records import (
+    TRACE_OPS,
+    Compiled,
+    Environment,
+    Finding,
+    Measurement,
+    read,
+)
 
 _COLLECTIVES = ("all_reduce", "other_collective")
 
@@ -71,6 +78,8 @@ def collect(paths: Sequence[Path]) -> Collected:
 
 def is_collective(measured: Measurement) -> bool:
     """Say whether several ranks took part: a row of a sweep and not of a kernel."""
+    if measured.op in TRACE_OPS:
+        return False
     return "in_place" in measured.dims or class_of(measured.part) in _COLLECTIVES
 
 

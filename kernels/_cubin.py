@@ -1,7 +1,8 @@
 """CUDA C++ to machine code for a GPU that need not be here, and what machine code takes and holds.
 
 Compiling needs NVRTC (`cuda.bindings`); reading needs `cuobjdump` and `nvdisasm`, which Triton's
-wheel carries. None of them needs a driver.
+wheel carries. None of them needs a driver. What was compiled is kept beside the libraries of the
+host runner (`kernels/_host_cuda_build.py`), as Triton keeps its own.
 """
 
 import importlib.util
@@ -17,7 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kernels._raw import Launch, compiler_options, gpu_source
+from kernels._host_cuda_build import digest, kept
+from kernels._raw import Launch, compiler_options, gpu_source, header_directories
 from verifyscope.errors import Failure
 from verifyscope.hardware import RESERVED_SHARED_BYTES
 
@@ -131,6 +133,27 @@ def _compiled(name: str, source: str, options: tuple[str, ...], capability: int)
     except ImportError:
         raise ValueError("compiling CUDA C++ needs the package 'cuda-python'") from None
     flags = [f"--gpu-architecture=sm_{capability}", *compiler_options(), *options]
+
+    def build(folder: Path) -> Path:
+        built = folder / "kernel.cubin"
+        built.write_bytes(_by_nvrtc(nvrtc, name, source, flags, capability=capability))
+        return built
+
+    version = ".".join(map(str, nvrtc.nvrtcVersion()[1:]))
+    return kept(
+        f"{digest(version, *_header_versions(), *flags, name, source)}.cubin", build
+    ).read_bytes()
+
+
+def _header_versions() -> list[str]:
+    """Return what tells one set of CUDA headers from another that lies in the same place."""
+    files = (place / "cuda_bf16.h" for place in header_directories())
+    return [f"{file.stat().st_size} {file.stat().st_mtime_ns}" for file in files if file.exists()]
+
+
+def _by_nvrtc(
+    nvrtc: Any, name: str, source: str, flags: Sequence[str], *, capability: int
+) -> bytes:
     program = _value(nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], []))
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])

@@ -66,7 +66,7 @@ def library(source: str, name: str, *, options: Sequence[str] = ()) -> Path:
         return built
 
     machine = str(_machine())
-    return _kept(f"{_digest(*command, *_link(), _machine_text(), text)}.so", build)
+    return kept(f"{digest(*command, *_link(), _machine_text(), text)}.so", build)
 
 
 def _machine() -> Path:
@@ -77,7 +77,7 @@ def _machine() -> Path:
         _compile(_MACHINE, [*command, str(folder / "machine.o")], folder)
         return folder / "machine.o"
 
-    return _kept(f"{_digest(*command, _machine_text())}.o", build)
+    return kept(f"{digest(*command, _machine_text())}.o", build)
 
 
 @cache
@@ -100,7 +100,8 @@ def _link() -> list[str]:
     return [*_compiler(), "-shared"]
 
 
-def _digest(*parts: str) -> str:
+def digest(*parts: str) -> str:
+    """Return the name of what is made of `parts`, and of nothing else."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
@@ -112,7 +113,7 @@ def cache_directory() -> Path:
     return Path(place or Path.home() / ".cache") / "verifyscope/host_cuda"
 
 
-def _kept(name: str, build: Callable[[Path], Path]) -> Path:
+def kept(name: str, build: Callable[[Path], Path]) -> Path:
     """Return the file `name` of the cache, made by `build` in a folder of its own if missing."""
     folder = cache_directory()
     file = folder / name

@@ -217,7 +217,8 @@ class Op:
     inputs: a case and a device -> fresh inputs, normal random, the same on every call.
     cost: what any implementation must spend on these inputs (bytes touched, not tensor sizes).
     gate_cases: small tensors of the real head dims and tile shapes, one for each entry of the
-        configuration tables: what the compile gate builds beside the tiny cases.
+        configuration tables: what the compile gate builds, instead of the tiny cases. One that
+        names a mode is built by implementations of that form alone.
     long_gate_cases: the full product of dtypes and page sizes, for `make test-long`.
     """
 

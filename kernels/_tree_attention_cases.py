@@ -124,7 +124,7 @@ def gate_cases() -> tuple[Case, ...]:
     """Name each entry of the tile tables once; pages and dtypes take turns.
 
     fp8 beside the most rows, which leave the fewest registers to widen in, and beside the few rows
-    that need no tensor cores.
+    that need no tensor cores. All are for all forms, which have no tile of their own.
     """
     bf16, fp16 = QUERY_DTYPES
     places = ((64, 1, bf16), (128, 16, bf16), (256, 64, fp16))  # head dim, page, dtype
@@ -162,4 +162,8 @@ def _gate_case(rows: tuple[int, int], dim: int, page: int, dtype: torch.dtype, k
 
 
 def _gate(prefix: str, *cases: Case) -> tuple[Case, ...]:
-    return tuple(dataclasses.replace(case, name=f"{prefix}-{case.name}") for case in cases)
+    named = (f"{prefix}-{case.name}" for case in cases)
+    return tuple(
+        dataclasses.replace(case, name=name, mode=None)
+        for case, name in zip(cases, named, strict=True)
+    )

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,41 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels import Case, _execute, _trees, all_ops
+from kernels import Case, _trees
 from kernels import mla_verify as op
 from kernels._mla_verify_tiles import TABLES, plan_for, tile_for
 from kernels._paged import FP8
+from tests.mla_verify_problems import ALL, DEVICE, OTHER_FORMS, problem
 from verifyscope.records import Mode
 
-all_ops()  # adds the implementations of every file
-DEVICE = _execute.device()
-PREPARED = ("torch", "sdpa", "triton", "triton_decode", "triton_extend", "cupy", "cupy_decode",
-            "cupy_extend")  # fmt: skip
-
-
-def problem(
-    lengths: Sequence[int] = (11,),
-    words: Sequence[Sequence[int]] | None = None,
-    *,
-    tokens: int = 4,
-    heads: int = 2,
-    cache_dtype: torch.dtype | None = None,
-) -> dict[str, Any]:
-    """Draw a small problem: by default one request, two heads, dims of 32 + 32, pages of 4."""
-    if words is None:
-        words = [_trees.mask_words(_trees.tree("eagle4", tokens))] * len(lengths)
-    return dict(
-        op.draw(
-            lengths=lengths,
-            words=words,
-            page_size=4,
-            heads=heads,
-            dims=(32, 32),
-            dtype=torch.bfloat16,
-            cache_dtype=cache_dtype,
-            device=DEVICE,
-        )
-    )
+WIDE = (32, 32)
 
 
 def shape_of(*, heads: int = 8, tokens: int = 1, requests: int = 1, keys: int = 8192) -> op.Shape:
@@ -61,7 +33,7 @@ def shape_of(*, heads: int = 8, tokens: int = 1, requests: int = 1, keys: int = 
 
 @pytest.mark.parametrize("cache_dtype", [None, FP8])
 def test_the_reference_equals_a_softmax_written_out(cache_dtype: torch.dtype | None) -> None:
-    inputs = problem([2], tokens=3, heads=1, cache_dtype=cache_dtype)
+    inputs = problem([2], tokens=3, heads=1, dims=WIDE, cache_dtype=cache_dtype)
     inputs["scale"] = 0.5
     key = torch.arange(5)
     at = inputs["page_table"][0].long().cpu()[key // 4], key % 4
@@ -90,7 +62,7 @@ def test_scores_vary_as_they_do_in_a_model() -> None:
 
 
 def test_both_caches_are_one_pool_and_only_keys_in_it_are_numbers() -> None:
-    inputs = problem([5, 13, 0])
+    inputs = problem([5, 13, 0], dims=WIDE)
     latent, rotated, table = inputs["ckv_cache"], inputs["kpe_cache"], inputs["page_table"]
     assert latent.stride() == rotated.stride() == (4 * 64, 64, 1)
     assert rotated.data_ptr() - latent.data_ptr() == 32 * latent.element_size()
@@ -105,7 +77,8 @@ def test_both_caches_are_one_pool_and_only_keys_in_it_are_numbers() -> None:
 
 
 def test_cost_counts_each_latent_once_and_what_the_masks_let_through() -> None:
-    inputs = problem([5, 13], [[0b1, 0b11, 0b101], [0b1, 0b11, 0b111]], heads=3)
+    words = [[0b1, 0b11, 0b101], [0b1, 0b11, 0b111]]
+    inputs = problem([5, 13], words, heads=3, dims=WIDE)
     cost = op.cost(inputs)
     keys, rows, cells = 8 + 16, 6 * 3, 2 + 4  # cells of the page table
     assert cost.read_bytes == keys * 64 * 2 + rows * 64 * 2 + 4 * (cells + 2 + 6)
@@ -115,7 +88,7 @@ def test_cost_counts_each_latent_once_and_what_the_masks_let_through() -> None:
 
 @pytest.mark.parametrize(("mode", "times"), [("verify", 1), ("decode", 4), ("extend", 2)])
 def test_a_form_reads_the_latents_once_a_token_or_once_a_head(mode: Mode, times: int) -> None:
-    inputs = problem([5], cache_dtype=FP8)
+    inputs = problem([5], dims=WIDE, cache_dtype=FP8)
     once, form = op.cost(inputs), op.FORM_COSTS[mode](inputs)
     assert form.read_bytes - once.read_bytes == (times - 1) * 9 * 64
     assert (form.flops, form.written_bytes) == (once.flops, once.written_bytes)
@@ -223,7 +196,7 @@ def test_parts_fill_a_gpu_at_most_once_and_a_requests_sums_fit_32_bits(
 
 
 def bad(**changed: Any) -> dict[str, Any]:
-    return problem() | changed
+    return problem(dims=WIDE) | changed
 
 
 @pytest.mark.parametrize(
@@ -240,7 +213,7 @@ def bad(**changed: Any) -> dict[str, Any]:
         ({"page_table": torch.zeros(1, 6, dtype=torch.int64)}, "page_table is torch.int64"),
     ],
 )
-@pytest.mark.parametrize("name", PREPARED)
+@pytest.mark.parametrize("name", [*ALL, *OTHER_FORMS])
 def test_inputs_that_do_not_fit_are_named(name: str, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         op.OP.implementations[name].prepare(bad(**changed))
@@ -255,7 +228,7 @@ def test_queries_of_another_number_of_tokens_are_named() -> None:
 
 
 def test_an_fp8_cache_of_odd_strides_is_named() -> None:
-    inputs = problem(cache_dtype=FP8)
+    inputs = problem(dims=WIDE, cache_dtype=FP8)
     wide = torch.zeros(*inputs["kpe_cache"].shape[:2], 33, dtype=torch.uint8, device=DEVICE)
     inputs["kpe_cache"] = wide.view(FP8)[..., :32]
     with pytest.raises(ValueError, match=r"kpe_cache .* odd strides \(132, 33\): fp8 is read in"):

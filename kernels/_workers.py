@@ -171,17 +171,25 @@ def _serve(
     module, _, function = task.partition(":")
     run = getattr(importlib.import_module(module), function)
     kernels.all_ops()
-    connection.send("ready")
+    _tell(connection, "ready")
     while True:
         try:
             item = connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             sys.exit(0)
         result = None
         try:
             answer = run(item)
             for part in answer if isinstance(answer, Iterator) else (answer,):
-                connection.send((False, result := part))
+                _tell(connection, (False, result := part))
         except (UsageError, Failure) as error:
             result = error
-        connection.send((True, result))
+        _tell(connection, (True, result))
+
+
+def _tell(connection: Connection, what: object) -> None:
+    """Send to the parent; where that was killed, nobody is left to be told, and the worker ends."""
+    try:
+        connection.send(what)
+    except ConnectionError:
+        sys.exit(0)

@@ -9,8 +9,10 @@ from kernels import _execute
 from kernels._compile import cases_to_build, is_compiled
 from kernels._points import Asked, Point, Selection, Unit
 from kernels._registry import Absent, Case, Implementation, Op, Reason, absent, all_ops, find_op
-from verifyscope.errors import choose
+from verifyscope.errors import UsageError, choose
 from verifyscope.records import Kind
+
+_MOST_NAMED = 8  # in one line
 
 
 def points(selection: Selection) -> list[Point]:
@@ -79,7 +81,11 @@ def asked(selection: Selection, *, gpu: str, node_s: float | None) -> list[Asked
     ]
 
 
-def _implementations(selection: Selection) -> Iterator[Implementation]:
+def _implementations(selection: Selection) -> list[Implementation]:
+    """Return what is chosen; UsageError for unknown names, and for names that exclude each other.
+
+    It may be none: of an op whose files cannot be imported.
+    """
     chosen: list[Op] = [find_op(name) for name in selection.ops] or [*all_ops().values()]
     names = [name for op in chosen for name in op.implementations]
     names += [missing.name for missing in _absent(selection)]
@@ -87,12 +93,18 @@ def _implementations(selection: Selection) -> Iterator[Implementation]:
         choose("implementation", name, sorted(set(names)))
     for kind in selection.kinds:
         choose("kind", kind, [*get_args(Kind)])
-    for op in chosen:
-        for name, implementation in op.implementations.items():
-            if selection.implementations and name not in selection.implementations:
-                continue
-            if not selection.kinds or implementation.kind in selection.kinds:
-                yield implementation
+    named = [
+        implementation
+        for op in chosen
+        for name, implementation in op.implementations.items()
+        if name in (selection.implementations or (name,))
+    ]
+    of_kind = [one for one in named if one.kind in (selection.kinds or (one.kind,))]
+    if named and not of_kind:
+        there = ", ".join(f"{one.op.name}/{one.name} is {one.kind}" for one in named[:_MOST_NAMED])
+        more = f", and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+        raise UsageError(f"nothing is of --kind {' or '.join(selection.kinds)}: {there}{more}")
+    return of_kind
 
 
 def _absent(selection: Selection) -> Iterator[Absent]:

@@ -68,9 +68,9 @@ def _let_pytest_benchmark_warn(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", f"ignore:Benchmark fixture was not used:{name}")
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Begin the run once it is known what is selected."""
-    config = session.config
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin the run once it is known what is selected; a wrong -k or -m does not come this far."""
     if config.option.collectonly:
         return
     from kernels._predict import FOUNDING_GPU
@@ -78,7 +78,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     from suites._points import name_of
     from suites._session import Limits, Session, bench_of_this_machine
 
-    found = [point for item in session.items if (point := _suite.point_of(item)) is not None]
+    found = [point for item in items if (point := _suite.point_of(item)) is not None]
     selected = frozenset(name_of(point) for point in found)
     if not selected:
         return

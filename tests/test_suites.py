@@ -261,6 +261,16 @@ def test_a_profile_of_played_samples_is_refused(tmp_path: Path) -> None:
     assert "Traceback" not in done.stdout + done.stderr
 
 
+def test_a_wrong_expression_leaves_no_run(tmp_path: Path) -> None:
+    records = tmp_path / "records.jsonl"
+    command = [sys.executable, "-m", "pytest", "suites"]
+    command += ["--benchmark-only", "-k", "((", "--records", str(records)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 4
+    assert not records.exists()
+    assert str(records) not in done.stdout
+
+
 def test_a_folder_for_records_is_refused(tmp_path: Path) -> None:
     with pytest.raises(pytest.exit.Exception, match=r"is a folder; name a file in it") as ended:
         conftest._start(tmp_path)

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from verifyscope import cli
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -18,7 +20,7 @@ class Screen:
     def say(self, line: str) -> None:
         """Print a line of the table now."""
         # On one terminal the bar would be written over by the line: take it away meanwhile.
-        shared = self._bar is not None and sys.stdout.isatty()
+        shared = self._bar is not None and cli.is_terminal(sys.stdout)
         if self._bar is not None and shared:
             self._bar.stop()
         print(line, flush=True)
@@ -34,7 +36,7 @@ class Screen:
 @contextlib.contextmanager
 def screen(calls: int) -> Iterator[Screen]:
     """Show how many of `calls` are over, until the block is left."""
-    if not sys.stderr.isatty():
+    if not cli.is_terminal(sys.stderr):
         yield Screen(None, None)
         return
     from rich.console import Console

@@ -129,7 +129,7 @@ def _print(case: Prediction) -> None:
 def _print_table(case: Prediction) -> None:
     """Print each class above its parts, and the sum. "other" are activations."""
     rows = list(_rows(case))
-    if sys.stdout.isatty():
+    if cli.is_terminal(sys.stdout):
         shown = [[f"  {part}" if part else class_, *cells] for class_, part, cells in rows]
         cli.print_rows(shown, ("part", *_COLUMNS))
         return

@@ -51,7 +51,7 @@ class Output:
         """Add one row: as texts for the table, and as the struct that goes to JSON."""
         row = ["" if cell is None else str(cell) for cell in cells]
         self._items.append(item)
-        if sys.stdout.isatty():
+        if cli.is_terminal(sys.stdout):
             self._cells.append(row)
         else:
             cli.print_rows([row], self._header)
@@ -74,7 +74,11 @@ class Output:
             self._run.close()
         if self._json is not None:
             data = msgspec.json.format(msgspec.json.encode(self._items), indent=2)
-            self._json.write_bytes(data + b"\n")
+            try:
+                self._json.write_bytes(data + b"\n")
+            except OSError as error:  # of a full place, which does not say its name
+                error.filename = error.filename or str(self._json)
+                raise
 
 
 @contextlib.contextmanager
@@ -193,7 +197,7 @@ def conditions_of(most: int, timeout_s: float, environment: Mapping[str, str]) -
 @contextlib.contextmanager
 def watched(results: Iterator[Any], count: int, what: str) -> Iterator[Iterator[Any]]:
     """Give `results`, with a progress bar on stderr where that is a terminal."""
-    if not sys.stderr.isatty():
+    if not cli.is_terminal(sys.stderr):
         yield results
         return
     from rich.console import Console

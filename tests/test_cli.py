@@ -130,6 +130,14 @@ def test_a_full_stdout_is_one_line(how: str) -> None:
     )
 
 
+def test_a_closed_stderr_leaves_stdout_to_the_data(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    cli.note("a warning")
+    assert capsys.readouterr().out == ""
+
+
 def test_ctrl_c_is_one_line_and_130() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "hang"],

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import torch
 
+import kernels
 from kernels import (
     _commands,
     _cubin,
@@ -292,6 +293,10 @@ def test_predict_prints_what_no_compiler_sees_for_each_measured_case(
         (["--compile", "ninety"], "unknown capability 'ninety'"),
         (["--kind", "theirs"], "unknown kind 'theirs'; known: own, baseline-direct, "),
         (["--implementation", "nope"], "unknown implementation 'nope'; known: "),
+        (
+            ["--op", "doubled", "--implementation", "right", "--kind", "baseline-composed"],
+            "nothing is of --kind baseline-composed: doubled/right is ",
+        ),
         (["90"], "unexpected '90'; capabilities go with --compile"),
         (["--list", "--check"], "--list and --check exclude each other"),
         (["--list", "--long"], "--long goes with --compile"),
@@ -326,6 +331,27 @@ def test_a_place_that_cannot_be_written_is_one_line(command: Command, tmp_path: 
         assert status == 1
         (line,) = err.splitlines()
         assert "a part of this path is a file" in line
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a device of Linux")
+@pytest.mark.parametrize("option", ["--json", "--records"])
+def test_a_full_place_is_named(option: str, command: Command) -> None:
+    status, _, err = command("--op", "doubled", option, "/dev/full")
+    assert status == 1
+    (line,) = err.splitlines()
+    assert "/dev/full: no space left on device" in line.lower()
+
+
+def test_a_closed_stdout_keeps_no_rows_back_from_the_json_file(
+    more_ops: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    more_ops(TESTS / "ops")
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    with pytest.raises(SystemExit) as ended:
+        cli.run(app, PROGRAM, ["--op", "rms_scale", "--json", str(tmp_path / "rows.json")])
+    assert ended.value.code == 0
+    assert json.loads((tmp_path / "rows.json").read_text())[0]["op"] == "rms_scale"
 
 
 @NO_GPU
@@ -405,3 +431,17 @@ def test_what_a_task_yields_last_is_its_result_and_before_that_what_it_is_at() -
         lost, whole = results
     assert lost == _workers.Lost("did not end within 2 s; see --timeout", "b")
     assert whole == "abc"
+
+
+def test_a_worker_whose_parent_was_killed_ends_in_silence(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    ours, theirs = _workers._START.Pipe()
+    arguments: Any = (theirs, "operator:neg", {}, list(kernels.__path__))
+    worker = _workers._START.Process(target=_workers._serve, args=arguments)
+    worker.start()
+    theirs.close()
+    ours.close()
+    worker.join(120)
+    assert worker.exitcode == 0
+    assert capfd.readouterr().err == ""

@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import typer
 
@@ -26,6 +26,7 @@ _WHAT_TO_DO = {
     errno.EROFS: "name another folder",
     errno.EISDIR: "name a file",
     errno.ENOTDIR: "a part of this path is a file",
+    errno.ENOENT: "name a place that is there",
     errno.EEXIST: "a part of this path is a file",
     errno.ENAMETOOLONG: "give a shorter name",
 }
@@ -77,12 +78,18 @@ def command_line() -> str:
 
 def note(text: str) -> None:
     """Say `text` to the person, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # or print would take stdout, which is for data
+        print(text, file=sys.stderr, flush=True)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Say whether a person reads `stream`; it is None where it was closed before the start."""
+    return stream is not None and stream.isatty()
 
 
 def print_rows(rows: Iterable[Sequence[str]], header: Sequence[str]) -> None:
     """Print a table: aligned for a terminal, tab-separated and untruncated for anything else."""
-    if sys.stdout is None or not sys.stdout.isatty():
+    if not is_terminal(sys.stdout):
         for row in rows:
             print("\t".join(cell.translate(_BREAKS) for cell in row))
         return

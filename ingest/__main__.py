@@ -23,7 +23,9 @@ application = cli.app("Read what other tools print into records, and say what it
 def main(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Files to read, told apart by content; gzip too; - is standard input."),
+        typer.Argument(
+            help="Files, told apart by content; gzip too; - is standard input; a folder of traces."
+        ),
     ] = None,
     records: Annotated[
         Path | None,
@@ -37,6 +39,10 @@ def main(
         str | None, typer.Option(help="The GPU that floors of a config.json are counted for.")
     ] = None,
     tp: Annotated[int, typer.Option(min=1, max=1024, help="GPUs that share its weights.")] = 1,
+    classes: Annotated[
+        Path | None,
+        typer.Option(help="A CSV of class,kind,pattern,evidence: kernels of yours in traces."),
+    ] = None,
     formats: Annotated[
         bool, typer.Option("--formats", help="List what is read, with an example line each.")
     ] = False,
@@ -58,9 +64,13 @@ def main(
             f"--plain-ms {plain_ms:g} is no time; give milliseconds a token, like 12.1"
         )
     from ingest import reading
+    from ingest.kernel_classes import with_own
 
+    patterns = () if classes is None else with_own(classes)
     plain_s = None if plain_ms is None else plain_ms * 1e-3
-    reading.read_files(files, records, plain_s=plain_s, machine=_machine(gpu, tp))
+    reading.read_files(
+        files, records, plain_s=plain_s, machine=_machine(gpu, tp), patterns=patterns
+    )
 
 
 def _machine(gpu: str | None, tp: int) -> "Machine | None":

@@ -9,7 +9,11 @@ MOST_EVIDENCE = 10
 
 # What a reader must know first: the verdict is the first of these that was concluded.
 ORDER = (
+    "corrupt-values",
     "drafter-broken",
+    "graph-nodes-hidden",
+    "straggler-rank",
+    "launch-bound",
     "host-sync",
     "graph-piecewise-fallback",
     "kernel-cliff",
@@ -19,32 +23,36 @@ ORDER = (
     "graph-off",
     "acceptance-suspiciously-high",
     "fixed-cost-not-sharded",
+    "shared-gpu",
+    "single-rank",
     "collective-spin",
-    "straggler-rank",
     "narrow-link",
     "setting-ignored",
     "warm-benchmark",
     "break-even",
     "speculation-by-load",
-    "columns-compared",
     "verify-slower-than-plain",
     "setting-with-effect",
     "acceptance-drives-rate",
     "cycle",
+    "nccl-log",
+    "columns-compared",
     "drafter-mismatch",
     "model-pair",
     "drafter-fits",
     "drafter-size",
     "model-size",
+    "no-gpu-events",
+    "trace-breakdown",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One observed value and where."""
+    """One observed value and where: a line, or the name of an event."""
 
     file: str
-    line: int | None
+    line: int | str | None
     value: str
 
 
@@ -89,5 +97,5 @@ def listed(words: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1]))) if words else ""
 
 
-def _parts(seen: Seen) -> tuple[str, int | None, str]:
+def _parts(seen: Seen) -> tuple[str, int | str | None, str]:
     return seen.file, seen.line, seen.value

@@ -1,5 +1,4 @@
-"""Event-timer tables: a label's time on the GPU (events) beside its time on the host
-(perf_counter).
+"""Event-timer tables: a label's time on the GPU beside its time on the host.
 
     label   n   gpu_total   gpu_avg   cpu_total   cpu_avg        milliseconds, averages an iteration
 

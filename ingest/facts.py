@@ -15,6 +15,7 @@ from verifyscope.stats import Summary, summarise
 
 if TYPE_CHECKING:
     from ingest.model_configs import Drafter
+    from ingest.trace_facts import TraceFacts
     from verifyscope.models import Model
 
 Role = Literal["cycle", "forward", "draft", "sampling", "host", "plain", "unclassified"]
@@ -190,6 +191,7 @@ class Facts:
     steps_a_window: float | None = None
     model: Model | None = None
     drafter: Drafter | None = None
+    traces: tuple[TraceFacts, ...] = ()
 
     @property
     def all_steps(self) -> tuple[Steps, ...]:

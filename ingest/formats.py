@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 from ingest import (
     bench_serving,
+    kineto,
     model_configs,
     nccl_log_records,
     nccl_records,
+    nsys,
     nvidia_smi,
     nvidia_telemetry,
     pytest_benchmark_json,
@@ -70,6 +72,22 @@ FORMATS = (
         read=server_log.read,
         nothing="a serving log without a line that tells a time; give one that covers decoding",
         anywhere=True,
+    ),
+    Format(
+        name="kineto",
+        example=(kineto.EXAMPLE,),
+        recognises=kineto.recognises,
+        read=kineto.read,
+        nothing="a trace without an event; profile with ProfilerActivity.CUDA",
+        document=True,
+    ),
+    Format(
+        name="nsys",
+        example=(nsys.EXAMPLE,),
+        recognises=nsys.recognises,
+        read=nsys.read,
+        nothing="a database without an event; export a capture with --trace=cuda",
+        document=True,
     ),
     Format(
         name="bench-serving",

@@ -1,5 +1,4 @@
-"""What the state of GPUs means: a spinning collective, a narrow link, one GPU slower than the
-others.
+"""What the state of GPUs means: a spinning collective, a narrow link, a slow GPU.
 
 - collective-spin: every multiprocessor busy (SPIN_USE) at under SPIN_POWER of the power limit: a
 kernel

@@ -1,5 +1,4 @@
-"""Tables by load, as benchmark scripts print them: `conc  no_mtp  mtp3` and a row of numbers a
-load.
+"""Tables by load of benchmark scripts: `conc  no_mtp  mtp3` and a row of numbers a load.
 
 The first column is requests (conc, bs, ...), context (ctx, ...) or bytes. What the others hold is
 told by their names (`_us`, `_ms`, `_tok_s`), else by a line above that names one unit (tok/s);

@@ -9,7 +9,10 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import BinaryIO
+
+from ingest.kernel_classes import Pattern
 
 LONGEST_LINE_BYTES = 2**16
 
@@ -22,8 +25,9 @@ class Log:
     """A file to read: its name without folders, its lines from 1, and what each record carries.
 
     stream: the same file as bytes, unpacked, for formats that are not read by line; a format takes
-        one of the two. environment: the id of the environment that imports the file; command: how
-        it was started.
+        one of the two. path: the file itself, where it is plain and on disk. patterns: what classes
+        kernels have, where the user names a file of them.
+    environment: the id of the environment that imports the file; command: how it was started.
     """
 
     file: str
@@ -31,6 +35,8 @@ class Log:
     environment: str
     command: str
     stream: BinaryIO = field(default_factory=io.BytesIO)
+    path: Path | None = None
+    patterns: tuple[Pattern, ...] = ()
 
 
 def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, str]]:

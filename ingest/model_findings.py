@@ -1,5 +1,4 @@
-"""What configs say: bytes and floor time of a forward and a draft step, and whether two fit
-together.
+"""What configs say: bytes and floor time of a pass and a draft step, and whether two fit.
 
     floor = bytes read / (GPUs x bandwidth): no pass can be faster; what it takes is measured
     elsewhere

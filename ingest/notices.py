@@ -1,5 +1,4 @@
-"""What a serving log says itself about its graphs, its all-reduce and settings that it did not
-follow.
+"""What a serving log says itself of graphs, all-reduce and settings that it did not follow.
 
 Each kind of line is one entry of KINDS: words that must be in it (a quick look), a pattern, and
 what it means. A setting counts as ignored only where its name is a listed one.
@@ -18,7 +17,7 @@ SIGNS = (
     b"cudagraph_mode=",
     b"Cudagraph is disabled",
     b"Custom allreduce is disabled",
-    b"ncclDevKernel_",
+    b"NCCL_PROTO=",
 )
 _MOST_QUOTED = 200
 

@@ -44,7 +44,7 @@ def read(log: Log) -> Iterator[Read]:
 def read_xml(log: Log) -> Iterator[Read]:
     """Yield what the XML says of its GPUs; entities are refused, nothing is fetched."""
     data = log.stream.read(LARGEST_XML_BYTES + 1)
-    if len(data) > LARGEST_XML_BYTES or b"<!ENTITY" in data:
+    if len(data) > LARGEST_XML_BYTES or b"<!ENTITY" in data or b"\0" in data:
         raise Unreadable(f"{log.file} is no output of nvidia-smi -q -x: it is too large or odd")
     try:
         root = ElementTree.fromstring(data)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MOST_UNPACKED = 400
 UNPACKED_FREELY = 64 * 2**20
 GZIP = b"\x1f\x8b"
+_TRACES = (".json", ".json.gz", ".sqlite")
 COMPRESSED = (GZIP, b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
 
 
@@ -72,6 +73,13 @@ class Unpacked(io.RawIOBase):
         return len(data)
 
 
+def files_of(path: Path) -> list[Path]:
+    """Return the traces in a folder (of ranks), by name; anything else is one file."""
+    if not path.is_dir():
+        return [path]
+    return sorted(one for one in path.iterdir() if one.name.endswith(_TRACES)) or [path]
+
+
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[tuple[BinaryIO, Unpacked | None]]:
     """Open a file; what comes through a pipe is put on disk first. `-` is standard input.
@@ -96,7 +104,7 @@ def _opened(path: Path, stack: contextlib.ExitStack) -> BinaryIO:
         try:
             file = stack.enter_context(path.open("rb"))
         except IsADirectoryError:
-            raise Unreadable(f"{path} is a folder; name the files in it") from None
+            raise Unreadable(f"{path} is a folder without traces; name the files in it") from None
         except (OSError, ValueError) as error:
             reason = (getattr(error, "strerror", None) or "cannot be opened").lower()
             raise Unreadable(f"{path}: {reason}; give a log that this user can read") from None

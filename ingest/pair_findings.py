@@ -1,15 +1,15 @@
-"""Two files side by side: did the one setting they differ in change anything, and what does not
-shard?
+"""Two files side by side: did the one setting change anything, and what does not shard?
 
 Times of both are compared by `stats.compare` on their windows or printed means; under three on a
 side nothing is concluded. A difference counts as named only where exactly one setting differs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 from ingest.conclusions import Conclusion, Seen, ms
-from ingest.facts import Facts, Setting, Steps
+from ingest.facts import Facts, Steps
 from ingest.named_settings import difference, whole
 from ingest.number import short
 from verifyscope import stats
@@ -22,87 +22,95 @@ def conclusions(all_facts: Sequence[Facts]) -> Iterator[Conclusion]:
     """Yield what every pair of files says."""
     for old, new in combinations(all_facts, 2):
         differs = difference(old.settings, new.settings)
-        for what, a, b in _comparable(old, new):
-            yield from _effect(what, (old, a), (new, b), differs=differs)
+        for what, before, after in _comparable(old, new):
+            yield from _effect(what, before, after, differs=differs)
         yield from _fixed_cost(old, new)
 
 
-def _comparable(
-    old: Facts, new: Facts
-) -> Iterator[tuple[str, tuple[int, Sequence[float]], tuple[int, Sequence[float]]]]:
+def _comparable(old: Facts, new: Facts) -> Iterator[tuple[str, "_Timed", "_Timed"]]:
     """Yield what both files time: the verify of a table, else cycles at the same load."""
     first = {one.label: one for one in old.components if one.role == "forward"}
     for one in new.components:
         if one.label in first:
             known = first[one.label]
-            yield one.label, (known.line, known.seconds), (one.line, one.seconds)
+            before = _Timed(old, known.line, known.seconds)
+            yield one.label, before, _Timed(new, one.line, one.seconds)
     if first:
         return
-    by_load = {(one.mode, one.running): one for one in old.steps}
+    by_load = {_load(one): one for one in old.steps}
     for steps in new.steps:
-        same = by_load.get((steps.mode, steps.running))
+        same = by_load.get(_load(steps))
         if same is not None:
             what = f"the {'cycle' if steps.mode == 'verify' else 'step'} at {steps.running} running"
-            yield what, (same.line, same.seconds), (steps.line, steps.seconds)
+            before = _Timed(old, same.line, same.seconds)
+            yield what, before, _Timed(new, steps.line, steps.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """One side of a comparison."""
+
+    facts: Facts
+    line: int
+    seconds: Sequence[float]
+
+    @property
+    def median_s(self) -> float:
+        return stats.summarise(self.seconds).median
 
 
 def _effect(
-    what: str,
-    old: tuple[Facts, tuple[int, Sequence[float]]],
-    new: tuple[Facts, tuple[int, Sequence[float]]],
-    *,
-    differs: Mapping[str, tuple[str, str]],
+    what: str, old: _Timed, new: _Timed, *, differs: Mapping[str, tuple[str, str]]
 ) -> Iterator[Conclusion]:
-    (old_facts, (old_line, before)), (new_facts, (new_line, after)) = old, new
-    if min(len(before), len(after)) < LEAST_SAMPLES or len(differs) > 1:
+    """Say what one named difference, or none, did to a time."""
+    if min(len(old.seconds), len(new.seconds)) < LEAST_SAMPLES or len(differs) > 1:
         return
-    compared = stats.compare(after, before)
-    a, b = stats.summarise(before).median, stats.summarise(after).median
-    seen = [
-        Seen(old_facts.file, old_line, f"{what} {ms(a, digits=4)}"),
-        Seen(new_facts.file, new_line, f"{what} {ms(b, digits=4)}"),
-    ]
-    times = f"{what} takes {ms(a, digits=4)} and {ms(b, digits=4)}"
+    compared = stats.compare(new.seconds, old.seconds)
+    changed = compared.verdict in ("faster", "slower")
+    a, b = ms(old.median_s, digits=4), ms(new.median_s, digits=4)
     interval = f"{compared.ratio:.3f} x, {compared.low:.3f} to {compared.high:.3f}"
-    if not differs:
-        if compared.verdict in ("faster", "slower"):
+    times = f"{what} takes {a} and {b} ({interval})"
+    seen = [
+        Seen(side.facts.file, side.line, f"{what} {ms(side.median_s, digits=4)}")
+        for side in (old, new)
+    ]
+    for name, (one, other) in differs.items():
+        seen += _where(name, old.facts, new.facts)
+        if compared.verdict == "same":
             yield Conclusion(
-                name="unexplained-difference",
-                sentence=f"{times} ({interval}) in {old_facts.file} and {new_facts.file} under "
-                f"the same "
-                f"named settings: what changed is in neither file",
+                name="setting-without-effect",
+                sentence=f"{name} ({one} and {other}) changed nothing: {times}",
                 seen=tuple(seen),
-                next_action="keep the environment of every run (python -m verifyscope) and give "
-                "logs that "
-                "begin at the start of the server",
-                worth_s=abs(b - a),
+                next_action="see in a trace whether it reached the kernels: the same kernel names "
+                "mean that it did not, other names that it does not matter",
             )
-        return
-    ((name, (one, other)),) = differs.items()
-    seen += _where(name, (old_facts, old_facts.settings), (new_facts, new_facts.settings))
-    if compared.verdict == "same":
-        yield Conclusion(
-            name="setting-without-effect",
-            sentence=f"{name} ({one} and {other}) changed nothing: {times} ({interval})",
-            seen=tuple(seen),
-            next_action="see in a trace whether it reached the kernels: the same kernel names "
-            "mean that it "
-            "did not, other names that it does not matter",
-        )
-    elif compared.verdict in ("faster", "slower"):
-        yield Conclusion(
-            name="setting-with-effect",
-            sentence=f"{name} ({one} and {other}) changed it: {times} ({interval})",
-            seen=tuple(seen),
-            worth_s=abs(b - a),
-        )
+        elif changed:
+            yield Conclusion(
+                name="setting-with-effect",
+                sentence=f"{name} ({one} and {other}) changed it: {times}",
+                seen=tuple(seen),
+                worth_s=abs(new.median_s - old.median_s),
+            )
+    if not differs and changed:
+        yield _unexplained(f"{times} in {old.facts.file} and {new.facts.file}", seen, old, new)
 
 
-def _where(name: str, *files: tuple[Facts, Mapping[str, Setting]]) -> list[Seen]:
+def _unexplained(times: str, seen: Sequence[Seen], old: _Timed, new: _Timed) -> Conclusion:
+    return Conclusion(
+        name="unexplained-difference",
+        sentence=f"{times} under the same named settings: what changed is in neither file",
+        seen=tuple(seen),
+        next_action="keep the environment of every run (python -m verifyscope) and give logs that "
+        "begin at the start of the server",
+        worth_s=abs(new.median_s - old.median_s),
+    )
+
+
+def _where(name: str, *files: Facts) -> list[Seen]:
     return [
-        Seen(facts.file, found[name].line, f"{name}={found[name].value}")
-        for facts, found in files
-        if name in found
+        Seen(facts.file, facts.settings[name].line, f"{name}={facts.settings[name].value}")
+        for facts in files
+        if name in facts.settings
     ]
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 from ingest.conclusions import Conclusion
 from ingest.formats import FORMATS
+from ingest.trace_printing import CLASS_HEADER, KERNEL_HEADER, class_rows, kernel_rows
 from ingest.verdict import verdict
 from verifyscope import cli, units
 from verifyscope.parts import class_of
-from verifyscope.records import Finding, Measurement
+from verifyscope.records import TRACE_OPS, Finding, Measurement
 
 MOST_SHOWN = 100
 _COLLECTIVES = ("all_reduce", "other_collective")
@@ -28,6 +29,7 @@ class Shown:
     times: Counter[tuple[str, str]] = field(default_factory=Counter)
     corrupt: Counter[tuple[str, str]] = field(default_factory=Counter)
     others: list[Measurement] = field(default_factory=list)
+    traces: list[Measurement] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     hidden_findings: int = 0
     hidden_times: int = 0
@@ -40,6 +42,8 @@ class Shown:
                 self.findings.append(record)
             else:
                 self.hidden_findings += 1
+        elif record.op in TRACE_OPS:
+            self.traces.append(record)
         elif is_collective(record):
             key = (record.op, "?" if record.ranks is None else str(record.ranks))
             line = record.origin.line if record.origin else None
@@ -71,9 +75,14 @@ class Shown:
 def report(shown: Sequence[Shown], concluded: Sequence[Conclusion]) -> None:
     """Print what was read: verdict, times, findings."""
     findings = [finding for found in shown for finding in found.findings]
-    print(verdict(concluded, findings, [one for found in shown for one in found.others]))
+    others = [one for found in shown for one in found.others]
     collectives = [row for found in shown for row in found.collectives()]
+    print(verdict(concluded, findings, others, counted=_counted(shown, others)))
     _table(collectives, ("file", "format", "collective", "ranks", "rows", "times", "corrupt"))
+    traced = [row for found in shown for row in class_rows(found.file, found.traces)]
+    _table(traced, CLASS_HEADER)
+    top = [row for found in shown for row in kernel_rows(found.file, found.traces)]
+    _table(top[:MOST_SHOWN], KERNEL_HEADER)
     times = [row for found in shown for row in found.rows()]
     _table(times, ("file", "what", "by", "case", "median", "interval", "count", "flags"))
     said = [(_place(one), one.name, one.sentence, one.next_action or "") for one in concluded]
@@ -100,6 +109,16 @@ def formats() -> None:
 def is_collective(measured: Measurement) -> bool:
     """Say whether several ranks took part."""
     return "in_place" in measured.dims or class_of(measured.part) in _COLLECTIVES
+
+
+def _counted(shown: Sequence[Shown], others: Sequence[Measurement]) -> str:
+    """Return how many times of what were read."""
+    counts = Counter(one.op for one in others)
+    for found in shown:
+        for (op, ranks), times in found.times.items():
+            counts[f"{op} on {ranks} ranks"] += times
+    words = [f"{times:,} times of {op}" for op, times in counts.items() if times]
+    return ", ".join(words[:4]) or "no time was read"
 
 
 def _table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> None:

@@ -15,9 +15,10 @@ from typing import BinaryIO
 from ingest import printing
 from ingest.facts import Facts
 from ingest.formats import FORMATS, HEAD_BYTES, Format, recognise
+from ingest.kernel_classes import Pattern
 from ingest.log import Log, as_utf_8, is_utf_16, numbered_lines
 from ingest.model_findings import Machine
-from ingest.opening import COMPRESSED, Unpacked, Unreadable, opened
+from ingest.opening import COMPRESSED, Unpacked, Unreadable, files_of, opened
 from ingest.printing import Shown
 from ingest.verdict import conclusions
 from verifyscope import cli, environment, runs
@@ -36,12 +37,15 @@ def read_files(
     *,
     plain_s: float | None = None,
     machine: Machine | None = None,
+    patterns: tuple[Pattern, ...] = (),
 ) -> None:
     """Read `paths` into one run and print what was found; `-` is standard input.
 
-    plain_s: a plain step that the user knows; machine: what floors of models are counted for.
+    A folder stands for the traces in it. plain_s: a plain step that the user knows; machine: what
+    floors of models are counted for; patterns: what classes kernels have, where the user says it.
     `UsageError` where nothing could be read, `Failure` where a file could not.
     """
+    paths = [file for path in paths for file in files_of(path)]
     failures: list[str] = []
     shown: list[Shown] = []
     facts: list[Facts] = []
@@ -51,7 +55,7 @@ def read_files(
         for path, name in zip(paths, _names(paths), strict=True):
             found = Shown(name)
             try:
-                for record in _records(path, found, here):
+                for record in _records(path, found, here, patterns):
                     if isinstance(record, Facts):
                         facts.append(record)
                     else:
@@ -111,13 +115,12 @@ class _Sink:
 
 
 def _records(
-    path: Path, found: Shown, here: Environment
+    path: Path, found: Shown, here: Environment, patterns: tuple[Pattern, ...]
 ) -> Iterator[Measurement | Finding | Facts]:
     """Yield what a file says; `Unreadable` tells in a line why it says nothing."""
     with opened(path) as (stream, unpacked):
         known = _formats(path, stream, unpacked)
-        found.format = "+".join(one.name for one in known)
-        empty = True
+        gave: dict[str, None] = {}
         for one in known:
             stream.seek(0)
             log = Log(
@@ -126,11 +129,14 @@ def _records(
                 environment=here.id,
                 command=here.command,
                 stream=stream,
+                path=path if unpacked is None and path.is_file() else None,
+                patterns=patterns,
             )
             for record in one.read(log):
-                empty = False
+                gave[one.name] = None
+                found.format = "+".join(gave)
                 yield record
-        if empty:
+        if not gave:
             raise Unreadable(f"{path}: {known[-1].nothing}")
         for cut in _cut(stream, unpacked, text=not known[0].document):
             evidence = (Evidence(found.file, None, cut),)

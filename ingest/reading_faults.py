@@ -1,9 +1,10 @@
 """What of a log was dropped or could not be read: never in silence, with the lines of it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ingest.benchmark_runs import Reader as RunsReader
+from ingest.facts import Setting
 from ingest.log import Log
 from ingest.windows import Windows
 from verifyscope import units
@@ -24,7 +25,7 @@ class Fault:
     @staticmethod
     def windows(engine: str, windows: Windows) -> "Fault":
         """Return the windows that do not show the load they name."""
-        count = windows.dropped_count + windows.hidden_loads
+        count = windows.dropped_count
         reasons = list(dict.fromkeys(one.reason.partition(":")[0] for one in windows.dropped))
         return Fault(
             "windows-dropped",
@@ -49,6 +50,25 @@ class Fault:
             f"{what} that are cut, or hold what is no number: {count}; nothing of them is used",
             tuple((line, "not read") for line in lines),
             "give the log whole",
+        )
+
+    @staticmethod
+    def left_out(what: str, count: int) -> "Fault":
+        """Return what was too much to keep."""
+        return Fault("left-out", count, f"{count} lines with further {what} are left out", ())
+
+    @staticmethod
+    def changed(settings: Mapping[str, Setting]) -> "Fault":
+        """Return the settings that a file names with several values."""
+        names = ", ".join(list(settings)[:5])
+        return Fault(
+            "settings-changed",
+            len(settings),
+            f"{names}: named with several values, as by several servers in one file; the first of "
+            f"each is taken for all of it",
+            tuple((one.line, f"{name}={one.value}") for name, one in settings.items()),
+            "give the log of each server as a file of its own",
+            "likely",
         )
 
     @staticmethod

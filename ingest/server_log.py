@@ -1,5 +1,4 @@
-"""One pass over a log of a server or a benchmark: each line is offered to every grammar of
-GRAMMARS.
+"""One pass over the log of a server or a benchmark: every grammar is offered each line.
 
 A grammar is a file of its own: its signs (bytes, one of which a log of it holds), and a reader of
 lines. What the grammars found in one file becomes one `Facts`; what they could not read, findings.
@@ -142,6 +141,8 @@ class _Readers:
         ):
             found.append(Fault.unread(name, unread.unread, count=unread.unread_count))
         found += Fault.runs(self.runs)
+        found.append(Fault.left_out("labels of a component table", self.table.hidden))
+        found.append(Fault.changed(self.named.changed))
         return [fault for fault in found if fault.count]
 
     def _stated(self) -> Iterator[Component]:

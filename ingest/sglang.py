@@ -1,5 +1,4 @@
-"""Decode and prefill lines of SGLang, old and new: 1000 x accept len x running / throughput ms a
-cycle.
+"""SGLang's decode lines, old and new: 1000 x accept len x running / throughput ms a cycle.
 
 Read are `Decode batch.`, `Decode batch,` and `Decode batch [n],` with `#token` or `#full token`,
 with and without `accept len` and `cuda graph`. Without `accept len` a step yields one token.
@@ -9,7 +8,8 @@ definitions (accept len / tokens, (accept len - 1) / steps) and is never used fo
 just one of the two fits every line with a whole number, that number gives the verify tokens a
 request.
 
-A number counts only where what follows it in the line is there: a cut line is not read.
+Prefill lines only mark the window that they fall into: their throughput is that of a gap, not of a
+pass. A number counts only where what follows it in the line is there: a cut line is not read.
 """
 
 import math

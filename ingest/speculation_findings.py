@@ -31,6 +31,7 @@ class Plain:
     running: int | None = None
     bound: bool = False
     settled: bool = True
+    given: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ def conclusions(all_facts: Sequence[Facts], given_plain_s: float | None) -> Iter
     for facts in all_facts:
         found = cycles(facts)
         for cycle in found:
-            plain = plain_for(cycle.running, plains)
+            plain = plain_for(cycle, plains)
             if plain is not None or cycle is _main(found):
                 yield _break_even(cycle, plain, facts=facts)
             yield from _share_bound(cycle)
@@ -94,9 +95,8 @@ def cycles(facts: Facts) -> list[Cycle]:
 def plain_steps(all_facts: Sequence[Facts], given_s: float | None) -> Iterator[Plain]:
     """Yield the plain steps that are known, the surest first."""
     if given_s is not None:
-        yield Plain(
-            seconds=given_s, seen=Seen("command line", None, f"--plain-ms {given_s * 1e3:g}")
-        )
+        seen = Seen("command line", None, f"--plain-ms {given_s * 1e3:g}")
+        yield Plain(seconds=given_s, seen=seen, given=True)
     for facts in all_facts:
         for steps in facts.all_steps:
             if steps.mode == "decode":
@@ -125,13 +125,25 @@ def plain_steps(all_facts: Sequence[Facts], given_s: float | None) -> Iterator[P
                 yield Plain(seconds=1 / rate, seen=seen)
 
 
-def plain_for(running: int | None, plains: Sequence[Plain]) -> Plain | None:
-    """Return the plain step to hold a cycle of `running` requests against."""
-    usable = [plain for plain in plains if not plain.bound]
-    same = (plain for plain in usable if plain.running == running or running is None)
-    anyhow = (plain for plain in usable if plain.running is None and running in (None, 1))
-    given = (plain for plain in usable if plain.seen.line is None)
-    return next(given, None) or next(same, None) or next(anyhow, None)
+def plain_for(cycle: Cycle, plains: Sequence[Plain]) -> Plain | None:
+    """Return the plain step to hold a cycle against: given, of its own file, of its load, else
+    none.
+
+    A table without a load is held against one that names none, else against a single request.
+    """
+    loads: tuple[int | None, ...] = (None, 1) if cycle.running is None else (cycle.running,)
+    if cycle.running == 1:
+        loads = (1, None)
+    usable = [one for one in plains if not one.bound and (one.given or one.running in loads)]
+    return min(
+        usable,
+        key=lambda one: (
+            not one.given,
+            one.seen.file != cycle.file,
+            loads.index(one.running) if one.running in loads else 0,
+        ),
+        default=None,
+    )
 
 
 def implied_acceptance(cycle: Cycle, facts: Facts) -> tuple[float, Runs] | None:

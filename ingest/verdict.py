@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from ingest import (
     model_findings,
     pair_findings,
+    rank_findings,
     run_findings,
     speculation_findings,
     step_findings,
+    trace_findings,
 )
 from ingest.conclusions import ORDER, Conclusion
 from ingest.facts import Facts
@@ -23,6 +25,8 @@ def conclusions(
     plain_s: a plain step that the user knows; machine: what floors of models are counted for.
     """
     return [
+        *rank_findings.conclusions(all_facts),
+        *trace_findings.conclusions(all_facts),
         *step_findings.conclusions(all_facts),
         *speculation_findings.conclusions(all_facts, plain_s),
         *pair_findings.conclusions(all_facts),
@@ -32,20 +36,21 @@ def conclusions(
 
 
 def verdict(
-    concluded: Sequence[Conclusion], findings: Sequence[Finding], times: Sequence[Measurement]
+    concluded: Sequence[Conclusion],
+    findings: Sequence[Finding],
+    times: Sequence[Measurement],
+    *,
+    counted: str = "nothing was timed",
 ) -> str:
     """Return the first line to print.
 
     findings: those that formats made themselves; times: measurements to describe where nothing is
-    concluded.
+    concluded; counted: what to say where those do not either.
     """
     standing: list[Conclusion | Finding] = [one for one in concluded if one.verdict]
     standing += [one for one in findings if one.name in ORDER]
     if standing:
         return min(standing, key=_place).sentence
-    wrong = next((one for one in findings if one.name == "corrupt-values"), None)
-    if wrong is not None:
-        return wrong.sentence
     steps = next((one for one in times if one.op == "step" and one.median_s), None)
     if steps is not None and steps.median_s is not None:
         rate = int(steps.dims.get("requests", 1)) / steps.median_s
@@ -53,7 +58,7 @@ def verdict(
         f"{rate:.1f} tokens/s"
     if findings:
         return findings[0].sentence
-    return f"{len(times)} times read; nothing in them looks wrong"
+    return f"{counted}; nothing in them looks wrong"
 
 
 def _place(conclusion: Conclusion | Finding) -> tuple[int, float]:

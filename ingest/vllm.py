@@ -1,5 +1,4 @@
-"""Engine and speculative-decoding lines of vLLM: 1000 x k x running / drafted throughput ms a
-cycle.
+"""vLLM's engine and speculation lines: 1000 x k x running / drafted throughput ms a cycle.
 
 k drafted tokens a cycle are counted from the per-position rates. Two identities are tested on each
 pair of lines:

@@ -79,7 +79,6 @@ class Windows:
     loads: dict[Load, Series] = field(default_factory=dict)
     dropped: list[Dropped] = field(default_factory=list)
     dropped_count: int = 0
-    hidden_loads: int = 0
 
     def add(self, load: Load, window: Window) -> None:
         """Take a window; one with an impossible cycle is dropped at once."""
@@ -87,7 +86,9 @@ class Windows:
             self.drop(window.line, None, "no cycle time: over 100 s, or nothing was generated")
             return
         if load not in self.loads and len(self.loads) >= MOST_LOADS:
-            self.hidden_loads += 1
+            self.drop(
+                window.line, None, f"over {MOST_LOADS} loads in one file: the rest is left out"
+            )
             return
         self.loads.setdefault(load, Series(columns=6)).add(
             float(window.line),
@@ -131,8 +132,8 @@ class Windows:
         if usual is None:
             return
         for load, series in self.loads.items():
-            clean = Series(columns=6)
-            for row in series.rows():
+            clean, rows = Series(columns=6), series.rows()
+            for row in rows:
                 if row[3] != row[3] or _near(row[3], usual):
                     clean.add(*row)
                 else:
@@ -141,6 +142,10 @@ class Windows:
                         f"{short(row[3])} steps, not {short(usual)}"
                     )
                     self.drop(int(row[0]), row[1], reason)
+            # The rows are a sample of all windows: what is counted is scaled to all of them.
+            scale = series.count / max(1, len(rows))
+            self.dropped_count += round((len(rows) - clean.count) * (scale - 1))
+            clean.count = round(clean.count * scale)
             self.loads[load] = clean
 
 

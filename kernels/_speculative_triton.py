@@ -14,7 +14,7 @@ from kernels._speculative import CHUNK, COIN_BITS, WEIGHT_BITS
 _COIN_BITS = tl.constexpr(COIN_BITS)
 _COINS = tl.constexpr(1 << COIN_BITS)
 _WEIGHTS = tl.constexpr(float(1 << WEIGHT_BITS))
-WARPS = 4
+WARPS = 8
 
 
 @triton.jit

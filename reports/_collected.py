@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from verifyscope.parts import class_of
-from verifyscope.records import Compiled, Environment, Finding, Measurement, read
+from verifyscope.records import (
+    TRACE_OPS,
+    Compiled,
+    Environment,
+    Finding,
+    Measurement,
+    read,
+)
 
 _COLLECTIVES = ("all_reduce", "other_collective")
 
@@ -19,7 +26,8 @@ class Collected:
 
     environments: by id, the first of each; letters: what a report calls them, by id; runs: every
     one, for when and by which command.
-    kernels and collectives were measured or imported and have a time; what has none is in not_run.
+    kernels, collectives and traces were measured or imported and have a time; what has none is in
+    not_run.
     predicted are the parts of passes, predicted_kernels what one kernel would take.
     """
 
@@ -29,6 +37,7 @@ class Collected:
     runs: list[Environment] = field(default_factory=list)
     kernels: list[Measurement] = field(default_factory=list)
     collectives: list[Measurement] = field(default_factory=list)
+    traces: list[Measurement] = field(default_factory=list)
     not_run: list[Measurement] = field(default_factory=list)
     predicted: list[Measurement] = field(default_factory=list)
     predicted_kernels: list[Measurement] = field(default_factory=list)
@@ -92,6 +101,8 @@ def _place(record: Measurement, found: Collected) -> None:
         found.predicted.append(record)
     elif record.median_s is None:
         found.not_run.append(record)
+    elif record.op in TRACE_OPS:
+        found.traces.append(record)
     elif is_collective(record):
         found.collectives.append(record)
     else:

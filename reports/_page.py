@@ -25,6 +25,7 @@ from reports import (
     _not_run,
     _sweep,
     _text,
+    _traces,
     _verify,
 )
 from reports._collected import Collected
@@ -82,6 +83,7 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
         attention=_attention_view(found, attention, curves=curves, folder=drawn),
         changes=_changes_view(found, changes),
         sweep=_sweep_view(found, series, folder=drawn),
+        traces=_traces_view(found),
         budget=_budget_view(passes, drawn),
         compiled=_compiled_view(builds, attention),
         not_run=_not_run_view(not_run),
@@ -127,7 +129,7 @@ def _what(found: Collected) -> str:
     """Return on which machines, from which files and for which GPUs there is something."""
     ids: dict[str, None] = {}
     files: dict[str, None] = {}
-    for one in (*found.kernels, *found.collectives):
+    for one in (*found.kernels, *found.collectives, *found.traces):
         if one.source == "measured":
             ids[one.environment] = None
         elif one.origin is not None:
@@ -482,6 +484,40 @@ def _method_view(found: Collected, kernels: Kernels) -> MethodView:
         commands=_method.commands_table(found),
         kernels=_method.method_table(kernels.measured),
         left_out=_left_out(_method.left_out(found), "command"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceView:
+    """One GPU of a trace; values are Markdown."""
+
+    name: str
+    facts: str
+    classes: str
+    kernels: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracesView:
+    """The section of traces."""
+
+    shown: list[TraceView]
+    left_out: str
+
+
+def _traces_view(found: Collected) -> TracesView:
+    every = _traces.traces(found.traces)
+    return TracesView(
+        shown=[
+            TraceView(
+                name=_traces.heading(one),
+                facts=_traces.facts(one),
+                classes=_traces.classes_table(one),
+                kernels=_traces.kernels_table(one),
+            )
+            for one in every[: _traces.MOST_TRACES]
+        ],
+        left_out=_left_out(len(every) - _traces.MOST_TRACES, "trace"),
     )
 
 

@@ -38,7 +38,7 @@ def summary(
 
 
 def _counts(found: Collected, not_run: Sequence[_not_run.Group]) -> str:
-    timed = (*found.kernels, *found.collectives)
+    timed = (*found.kernels, *found.collectives, *found.traces)
     imported = sum(one.source == "imported" for one in timed)
     measured = len(timed) - imported
     words = [f"**{plural(measured, 'point')} measured**" if measured else "**Nothing measured**"]

@@ -1,5 +1,6 @@
 """Output of nccl-tests, old form and new, becomes the right records and findings."""
 
+import gzip
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -337,3 +338,103 @@ def test_a_records_option_that_cannot_be_written_is_not_blamed_on_the_log(
 ) -> None:
     assert ingest(str(DATA / "nccl_old.txt"), "--records", str(tmp_path)) == 2
     assert "is a folder; name a file in it" in capsys.readouterr().err
+
+
+FOUNDING = b"Target verify: 29.48 ms/cyc (97.0%)\n" * 3
+SENTENCE = (
+    "verify 29.48 ms, 97 % of a 30.4 ms cycle; against 12.12 ms plain, acceptance must exceed "
+    "2.51 to "
+    "pay; acceptance is not in this file"
+)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        FOUNDING,
+        gzip.compress(FOUNDING),
+        b"\xef\xbb\xbf" + FOUNDING,
+        FOUNDING.decode().encode("utf-16"),
+        b"\xfe\xff" + FOUNDING.decode().encode("utf-16-be"),
+        FOUNDING.replace(b"\n", b"\r\n"),
+        FOUNDING.replace(b"\n", b"\r"),
+        (b"noise " * 40 + b"\n") * 5000 + FOUNDING,
+    ],
+    ids=["plain", "gzip", "bom", "utf-16", "utf-16-be", "crlf", "cr", "late"],
+)
+def test_the_verdict_is_the_first_line_whatever_the_packing(
+    data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, out = tmp_path / "no.name", tmp_path / "r.jsonl"
+    log.write_bytes(data)
+    assert ingest(str(log), "--plain-ms", "12.12", "--records", str(out)) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:2] == [SENTENCE, ""]
+    assert printed[2].startswith("no.name\tverify\tcomponent table\tTarget verify\t29.5 ms\t")
+    names = [known.name for known in Reader(out) if isinstance(known, Finding)]
+    assert names[:2] == ["break-even", "share-bound"]
+
+
+def test_two_files_of_one_name_are_told_apart_without_their_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in (("secret-a", FOUNDING), ("secret-b", b"Plain: 82.5 tok/s\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "server.log").write_bytes(text)
+    files = [str(tmp_path / name / "server.log") for name in ("secret-a", "secret-b")]
+    assert ingest(*files, "--records", str(tmp_path / "r.jsonl")) == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[0] == SENTENCE
+    assert "server.log (1):1\tbreak-even" in printed
+    findings = [known for known in Reader(tmp_path / "r.jsonl") if isinstance(known, Finding)]
+    assert not [known for known in findings if "secret" in str(known.evidence) + known.sentence]
+
+
+def test_a_file_of_two_formats_gives_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "both.log"
+    log.write_bytes(FOUNDING + (DATA / "nccl_old.txt").read_bytes())
+    assert ingest(str(log), "--records", str(tmp_path / "r.jsonl")) == 0
+    printed = capsys.readouterr().out
+    assert "both.log\tnccl-tests+serving-log\tall_reduce\t" in printed
+    assert "both.log\tverify\tcomponent table\t" in printed
+
+
+def test_a_damaged_gzip_file_is_read_as_far_as_it_goes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "cut.gz"
+    log.write_bytes(gzip.compress(FOUNDING * 2000)[:-40])
+    assert ingest(str(log), "--records", str(tmp_path / "r.jsonl")) == 0
+    assert "\tfile-cut\t" in capsys.readouterr().out
+
+
+def test_every_format_is_listed_with_an_example_that_it_reads(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert ingest("--formats") == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert {row[0] for row in rows} == {known.name for known in formats.FORMATS}
+    serving = [row[1] for row in rows if row[0] == "serving-log"]
+    for line in serving:
+        assert formats.recognise(line.encode() + b"\n"), line
+    assert any("ms/cyc" in line for line in serving)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "no file given; name what to read, or list the formats with --formats"),
+        (("x.log", "--plain-ms", "0"), "--plain-ms 0 is no time"),
+        (("x.log", "--plain-ms", "nan"), "--plain-ms nan is no time"),
+        (("x.log", "--gpu", "voodoo"), "unknown GPU 'voodoo'; known: "),
+        (("x.log", "--tp", "0"), "Invalid value for '--tp'"),
+    ],
+)
+def test_a_wrong_call_is_one_line_and_status_2(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ingest(*arguments) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert words in said

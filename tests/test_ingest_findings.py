@@ -77,6 +77,14 @@ def test_a_plain_step_at_another_load_is_no_plain_step() -> None:
     assert "break-even" in concluded(served, lines.steady(12.0, running=8))
 
 
+def test_the_plain_step_of_the_own_file_comes_before_that_of_another() -> None:
+    other = "aggregate tok/s\nconc no_mtp mtp3\n1 50.0 60.0\n8 90.0 99.0\n"
+    own = FOUNDING + "Plain: 82.5 tok/s\n"
+    assert concluded(other, own)["break-even"].sentence == FOUNDING_SENTENCE
+    assert concluded(other, FOUNDING, PLAIN_RUNS)["break-even"].sentence == FOUNDING_SENTENCE
+    assert "against 20.00 ms plain" in concluded(other, FOUNDING)["break-even"].sentence
+
+
 def test_the_cycle_line_of_a_table_is_the_cycle() -> None:
     text = "Verify: 20.00 ms/cyc\nDraft: 4.00 ms/cyc\nCycle: 25.00 ms/cyc\n"
     found = concluded(text, plain_ms=10.0)

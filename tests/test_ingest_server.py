@@ -391,3 +391,30 @@ def test_nothing_private_reaches_a_record() -> None:
     for word in ("alice", "10.0.0.7", "example.com", "sk-secret", "/home", "/opt"):
         assert word not in whole
     assert "graph-piecewise-fallback" in whole
+
+
+def test_engines_whose_lines_are_interleaved_are_told_apart() -> None:
+    text = ""
+    for at in range(3):
+        one, other = lines.vllm(30.0, second=at), lines.vllm(60.0, second=at)
+        text += one + other.replace("Engine 000", "Engine 001")
+    assert [found for _, _, found in cycles(text)] == [[30.0] * 3, [60.0] * 3]
+
+
+def test_a_long_log_is_counted_whole_though_a_sample_of_it_is_kept() -> None:
+    steady = lines.steady(10.0, accept=2.0, windows=6000)
+    odd = lines.sglang(200.0, tokens=10, accept=2.0)
+    (record,) = times_of(steady)
+    assert record.count == 6000
+    (record,) = times_of(
+        steady + odd + "\n" + lines.steady(10.0, accept=2.0, windows=5999, start=10)
+    )
+    assert record.count == pytest.approx(11_999, rel=2e-3)
+
+
+def test_a_setting_that_changes_within_a_file_is_named() -> None:
+    text = "--attention-backend fa3\n--attention-backend triton\n" + lines.steady(10.0)
+    found = findings_of(text)["settings-changed"]
+    assert found.evidence[0].value == "attention_backend=triton"
+    assert facts_of(text).settings["attention_backend"].value == "fa3"
+    assert "settings-changed" not in findings_of("--tp 8\n--tp 8\n" + lines.steady(10.0))

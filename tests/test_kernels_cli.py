@@ -128,7 +128,7 @@ def test_check_runs_all_it_can_and_names_each_fault(command: Command, tmp_path: 
     as_json, as_records = tmp_path / "check.json", tmp_path / "check.jsonl"
     ops = ("--op", "rms_scale", "--op", "decode_attention", "--op", "doubled")
     files = ("--json", str(as_json), "--records", str(as_records))
-    status, rows, err = command("--check", *ops, "--timeout", "8", *files)
+    status, rows, err = command("--check", *ops, "--timeout", "25", *files)
     assert status == 1
     assert "9 passed, 6 failed, 1 skipped" in err
     assert err.splitlines()[-1].startswith("python -m kernels: 6 of 16 checks failed")
@@ -172,7 +172,7 @@ FAULTS = {
     "writes-its-input": ("failed", "input 'x' was written to"),
     "raises": ("failed", "RuntimeError: no tiles for 3 rows (doubled.py:"),
     "crashes": ("failed", "its process crashed with SIGSEGV"),
-    "hangs": ("failed", "did not end within 8 s; see --timeout"),
+    "hangs": ("failed", "did not end within 25 s; see --timeout"),
     "refuses": ("skipped", "not for small cases"),
 }
 
@@ -221,7 +221,7 @@ def test_compile_prints_what_each_kernel_takes_and_records_it(
     for row in attention:
         assert int(row["registers"]) > 0
         assert (row["case"], row["spilled_bytes"], row["failure"]) == ("gate-dim-128", "0", "")
-        assert (row["shared_bytes"], row["threads"], row["blocks"]) == ("528", "128", "16")
+        assert (row["shared_bytes"], row["threads"], row["blocks"]) == ("544", "128", "16")
         assert 0 < float(row["waves"]) < float(row["occupancy"]) <= 1
         assert int(row["blocks_per_sm"]) > 0
         assert row["limited_by"] in ("registers", "warps")

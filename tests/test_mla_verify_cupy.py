@@ -1,4 +1,4 @@
-"""What is particular to `mla_verify` in CUDA C++: its tiles, its widening of fp8, its refusals."""
+"""What is particular to `mla_verify` in CUDA C++: its tiles and its refusals."""
 
 import dataclasses
 from typing import Any
@@ -18,9 +18,8 @@ from verifyscope.hardware import (
     SHARED_BYTES_PER_BLOCK,
     SHARED_BYTES_PER_MULTIPROCESSOR,
 )
-from verifyscope.records import Mode
 
-DIMS = sum((512, 64))
+DIMS = 512 + 64
 CAPABILITIES = pytest.mark.parametrize("capability", sorted(SHARED_BYTES_PER_BLOCK))
 runs_on_cpu = pytest.mark.skipif(_host_cuda.why_not() is not None, reason=str(_host_cuda.why_not()))
 CPU = torch.device("cpu")
@@ -37,12 +36,10 @@ def draw(**change: Any) -> dict[str, Any]:
     return dict(mla_verify.draw(**(sizes | change)))
 
 
-def run(
-    inputs: dict[str, Any], *, splits: int, tile: Tile = SMALLEST, mode: Mode = "verify"
-) -> Outputs:
+def run(inputs: dict[str, Any], *, splits: int, tile: Tile = SMALLEST) -> Outputs:
     """Run on this CPU with so many parts, each of at least one key, whatever would be chosen."""
     given = mla_verify.Given(**inputs)
-    plan = Plan(form=given.shape.form(mode), tile=tile, splits=splits, least_keys=1)
+    plan = Plan(form=given.shape.form("verify"), tile=tile, splits=splits, least_keys=1)
     with poisoned(), launching_by(_host_cuda.run):
         return cupy.attend(given, plan)
 
@@ -133,43 +130,6 @@ def test_the_plan_is_a_matter_of_shapes_alone() -> None:
 def test_every_tile_computes_the_same_whatever_fills_it(tile: Tile) -> None:
     inputs = draw(lengths=[70, 33], heads=7)  # 21 rows: two tiles of 16, a part of 32 or 64
     assert_matches(inputs, run(inputs, splits=3, tile=tile))
-
-
-@runs_on_cpu
-@pytest.mark.parametrize("mode", FORMS)
-def test_more_parts_than_keys_change_nothing(mode: Mode) -> None:
-    inputs = draw(lengths=[20, 0])
-    assert_matches(inputs, run(inputs, splits=50, mode=mode))
-
-
-@runs_on_cpu
-def test_a_row_that_sees_nothing_is_zero_and_minus_infinity_in_each_form() -> None:
-    inputs = draw(lengths=[0, 0], words=[[1, 0, 4], [0, 0, 0]])
-    for mode in FORMS:
-        got = run(inputs, splits=1, mode=mode)
-        assert_matches(inputs, got)
-        assert (got["out"][[1, 3, 4, 5]] == 0).all()
-        assert (got["lse"][[1, 3, 4, 5]] == float("-inf")).all()
-
-
-@runs_on_cpu
-@pytest.mark.parametrize("dtype", _paged.QUERY_DTYPES, ids=_paged.QUERY_DTYPES.values())
-def test_each_e4m3_number_is_widened_exactly(dtype: torch.dtype) -> None:
-    inputs = draw(lengths=[0] * 8, words=[[1]] * 8, heads=1, dtype=dtype, cache_dtype=_paged.FP8)
-    codes = torch.arange(256, dtype=torch.uint8).view(8, 32)
-    codes[codes & 0x7F == 0x7F] = 0  # NaN
-    values = codes.view(_paged.FP8)
-    for request, page in enumerate(inputs["page_table"][:, 0].tolist()):
-        inputs["ckv_cache"][page, 0] = values[request]
-    # The only key of a request has all the weight, so that the result is its latent.
-    got = run(inputs | {"ckv_scale": 1.0}, splits=1)
-    assert torch.equal(got["out"][:, 0], values.to(dtype))
-
-
-@runs_on_cpu
-def test_both_scales_of_an_fp8_cache_count() -> None:
-    inputs = draw(cache_dtype=_paged.FP8) | {"ckv_scale": 0.37, "kpe_scale": 2.9}
-    assert_matches(inputs, run(inputs, splits=1))
 
 
 @runs_on_cpu

@@ -230,9 +230,9 @@ def test_the_softmax_scale_is_of_the_heads_before_absorption_and_holds_yarns_fac
     assert TABLE["kimi-k2.5"].softmax_scale == pytest.approx(0.144680, abs=1e-6)
     assert TABLE["kimi-k2"].softmax_scale == pytest.approx(0.130861, abs=1e-6)
     assert TABLE["deepseek-v3"].softmax_scale == pytest.approx(0.1352337788608801, rel=1e-12)
-    assert TABLE["llama-3.1-70b"].softmax_scale == 128**-0.5
+    assert TABLE["llama-3.1-70b"].softmax_scale == pytest.approx(128**-0.5)
     without = _DEEPSEEK | {"rope_scaling": {"type": "yarn", "factor": 40}}
-    assert from_config(without).softmax_scale == 192**-0.5
+    assert from_config(without).softmax_scale == pytest.approx(192**-0.5)
 
 
 def test_a_head_without_its_own_size_has_its_share_of_the_hidden_size() -> None:

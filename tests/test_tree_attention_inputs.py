@@ -168,7 +168,7 @@ def test_the_blocks_that_a_tile_counts_on_share_an_sm(
 def test_a_gpu_without_a_table_takes_that_of_its_shared_memory(
     capability: int, as_for: int
 ) -> None:
-    with _target.compiling_for(capability):
+    with _target.compiling_for(capability, multiprocessors=84):
         tile = plans.tile_for("triton", rows=8, head_dim=128)
     assert tile is plans.table("triton", as_for)[128, 16]
 

@@ -3,7 +3,8 @@
 Stub, suites, ingest, budget and report name parts from here. `IDLE` and `UNEXPLAINED` are what
 remains after the classes are added up; they are not classes. `cycle`, `forward`, `draft`, `host`
 and `generation` are wholes that a log times (a cycle, a pass of the target, of the drafter, what
-the host does, a token): they hold the other parts and are never added to them.
+the host does, a token): they hold the other parts and are never added to them. Each class is a
+part, too: of a kernel in somebody's trace no more than its class is known.
 """
 
 from collections.abc import Mapping
@@ -59,6 +60,10 @@ PARTS: Mapping[str, Class] = MappingProxyType(
         "empty_kernel": "other_known",
         "memory_ceiling": "other_known",
         "matrix_ceiling": "other_known",
+        "moe": "moe",
+        "dense_gemm": "dense_gemm",
+        "norm_elementwise": "norm_elementwise",
+        "other_known": "other_known",
         "unclassified": "unclassified",
     }
 )

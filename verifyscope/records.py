@@ -22,6 +22,9 @@ from verifyscope.parts import PARTS
 SCHEMA = 1
 SAMPLES_FILE = "samples.jsonl"
 LONGEST_LINE_BYTES = 16 * 2**20
+# What is imported from a trace: the whole, a step, a class of kernels, a kernel. Its collectives
+# are kernels among others and no rows of a sweep: a trace knows no message size.
+TRACE_OPS = ("trace", "trace step", "trace class", "trace kernel")
 _WHAT_TO_GIVE = "give a records file or the folder of a run"
 _START = b'{"type":"'
 

@@ -11,6 +11,7 @@ import pytest
 from ingest import __main__ as command
 from ingest import kineto, trace_events, trace_findings
 from ingest.facts import Facts
+from ingest.gpu_findings import Gpu, Readings
 from ingest.opening import Unreadable
 from ingest.trace_facts import TraceFacts
 from tests.trace_files import LAYER, Kineto, concluded, facts, log_of, packed, ranked, read
@@ -304,6 +305,23 @@ def test_a_finding_is_raised_by_its_case_and_not_by_a_near_miss(
     )
     assert name in concluded(*raising)
     assert name not in concluded(*other)
+
+
+@pytest.mark.parametrize(
+    ("collective_us", "power_w", "spins"),
+    [(60.0, 140.0, True), (60.0, 450.0, False), (10.0, 140.0, False)],
+)
+def test_collectives_at_a_fraction_of_the_power_spin(
+    collective_us: float, power_w: float, spins: bool
+) -> None:
+    made = ranked(0, 8, multimem_all_reduce_kernel=[collective_us], gemm=[100 - collective_us])
+    readings = Readings(use=100.0, power_w=power_w, limit_w=600.0, count=9)
+    gpus = Facts(file="smi.csv", gpus=(Gpu(index=0, line=2, readings=readings),))
+    trace = Facts(file="t.json", traces=(facts(made.bytes()),))
+    found = {one.name: one for one in trace_findings.conclusions([trace, gpus])}
+    assert ("collective-spin" in found) is spins
+    if spins:
+        assert [seen.file for seen in found["collective-spin"].seen] == ["t.json", "smi.csv"]
 
 
 def test_launch_bound_tells_busy_span_and_what_a_step_would_gain() -> None:

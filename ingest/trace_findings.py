@@ -73,11 +73,15 @@ def _of_trace(trace: TraceFacts, file: str, layers: int | None) -> Iterator[Conc
 
 
 def _no_kernels(trace: TraceFacts, file: str) -> Conclusion:
+    where = "in the trace"
+    action = "profile with ProfilerActivity.CUDA beside CPU, on a rank that has a GPU"
+    if trace.cut:
+        where, action = "in what is left of the trace, which is cut", "give the trace whole"
     return Conclusion(
         name="no-gpu-events",
-        sentence=f"{_of(trace)}no GPU kernel is in the trace: nothing is known of the GPU's time",
+        sentence=f"{_of(trace)}no GPU kernel is {where}: nothing is known of the GPU's time",
         seen=(Seen(file, None, "0 kernels"),),
-        next_action="profile with ProfilerActivity.CUDA beside CPU, on a rank that has a GPU",
+        next_action=action,
     )
 
 

@@ -464,6 +464,17 @@ def test_a_cut_trace_is_read_up_to_there_and_says_so() -> None:
     assert "file-cut" not in concluded(data)
 
 
+def test_a_trace_cut_before_its_kernels_is_not_one_without_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = model(8)
+    made.events.sort(key=lambda event: event["cat"])
+    file = tmp_path / "t.json"
+    file.write_bytes(made.bytes()[:2000])
+    assert ingest(str(file), "--records", str(tmp_path / "r")) == 0
+    assert "no GPU kernel is in what is left of the trace, which is cut" in capsys.readouterr().out
+
+
 def test_damaged_events_are_dropped_counted_and_do_not_take_others_along() -> None:
     made = model(8)
     data = made.bytes()

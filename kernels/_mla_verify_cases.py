@@ -43,8 +43,8 @@ def _case(
         "rope": rope,
         "kv": kv or QUERY_DTYPES[dtype],
     }
-    name = f"t{rows}-b{requests}-l{context_name(context)}-{tree}-p{page}-h{heads}-{QUERY_DTYPES[dtype]}"
-    name += f"-kv{kv}" if kv else ""
+    name = f"t{rows}-b{requests}-l{context_name(context)}-{tree}-p{page}-h{heads}"
+    name += f"-{QUERY_DTYPES[dtype]}" + (f"-kv{kv}" if kv else "")
     name += f"-d{latent}+{rope}" if dims != DEEPSEEK_DIMS else ""
     return Case(name=name, dims=named, dtype=dtype, mode="verify", **more)
 

@@ -139,7 +139,8 @@ def _attend_part(
             out_odd = out_odd * kept[:, None] + dot(weight, latent_odd)
         top = new_top
 
-    some = total > 0
+    # NaN is no 0: what a bad key spoils does not pass for a part without keys.
+    some = total != 0
     divisor = tl.where(some, total, 1.0)
     factor = (out_scale / divisor)[:, None]
     lse = tl.where(some, (top + tl.log2(divisor)) * 0.6931471805599453, float("-inf"))

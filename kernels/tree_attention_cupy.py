@@ -206,11 +206,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part({cuda.
 
 #pragma unroll
   for (int step = LANES / 2; step; step /= 2) total += __shfl_xor_sync(~0u, total, step);
-  set_factor(total > 0.f ? v_scale / total : 0.f);
+  // A sum that is NaN is no 0: what a bad key spoils does not pass for a part without keys.
+  set_factor(total == 0.f ? 0.f : v_scale / total);
   const bool written = first < work.keys || work.splits == 1;
   if (token >= 0 && piece == 0)
     lse[work.place(row) * work.splits + work.split] =
-        total > 0.f ? (top + log2f(total)) * 0.69314718f : minus_infinity;
+        total == 0.f ? minus_infinity : (top + log2f(total)) * 0.69314718f;
   __syncthreads();
   // An empty part leaves its sums unwritten: the merge knows it by its LSE.
   if (!written) return;

@@ -178,10 +178,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend_part({cuda.PARAMETE
       value += weight * sums[(i * ROWS + r) * DIM + dim % VECTOR * LANES + dim / VECTOR];
     }
     const long long at = work.place(r) * work.splits + work.split;
-    // An empty part leaves its sums unwritten: the merge knows it by its LSE.
+    // An empty part leaves its sums unwritten: the merge knows it by its LSE. NaN is no empty one.
     if (first < work.keys || work.splits == 1)
-      out[at * DIM + dim] = STORE(all > 0.f ? value * (v_scale / all) : 0.f);
-    if (dim == 0) lse[at] = all > 0.f ? (best + log2f(all)) * 0.69314718f : minus_infinity;
+      out[at * DIM + dim] = STORE(all == 0.f ? 0.f : value * (v_scale / all));
+    if (dim == 0) lse[at] = all == 0.f ? minus_infinity : (best + log2f(all)) * 0.69314718f;
   }
 }
 """

@@ -113,7 +113,8 @@ def _attend_part(
         out = out * kept[:, None] + dot(narrow(weight, v.dtype), v)
         top = new_top
 
-    some = total > 0
+    # NaN is no 0: what a bad key spoils does not pass for a part without keys.
+    some = total != 0
     divisor = tl.where(some, total, 1.0)
     out = out * (v_scale / divisor)[:, None]
     lse = tl.where(some, (top + tl.log2(divisor)) * 0.6931471805599453, float("-inf"))

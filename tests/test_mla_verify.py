@@ -258,6 +258,18 @@ def test_a_split_row_that_sees_nothing_gives_zero_and_minus_infinity(name: str) 
 
 
 @pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("count", [1, 3])
+def test_nan_in_a_key_is_seen_and_its_part_never_passes_for_an_empty_one(
+    name: str, count: int
+) -> None:
+    inputs = problem([40])
+    inputs["ckv_cache"][inputs["page_table"][0, 3], 1] = math.nan
+    got = with_split(name, inputs, count=count)
+    assert got["out"].isnan().all()
+    assert got["lse"].isnan().all()
+
+
+@pytest.mark.parametrize("name", OWN)
 @pytest.mark.parametrize(("count", "length"), [(1, 69), (2, 69), (3, 69), (12, 7)])
 def test_any_number_of_parts_gives_the_same_even_more_than_keys(
     name: str, count: int, length: int

@@ -164,6 +164,18 @@ def test_a_split_row_that_sees_nothing_gives_zero_and_minus_infinity(name: str) 
 
 
 @pytest.mark.parametrize("name", [*OWN, FEW_ROWS])
+@pytest.mark.parametrize("count", [1, 3])
+def test_nan_in_a_key_is_seen_and_its_part_never_passes_for_an_empty_one(
+    name: str, count: int
+) -> None:
+    inputs = problem([40])
+    inputs["k_cache"][inputs["page_table"][0, 3], 1] = math.nan
+    got = with_split(name, inputs, count=count)
+    assert got["out"].isnan().all()
+    assert got["lse"].isnan().all()
+
+
+@pytest.mark.parametrize("name", [*OWN, FEW_ROWS])
 @pytest.mark.parametrize("count", [2, 7])
 def test_any_number_of_parts_gives_the_same(name: str, count: int) -> None:
     # Parts are whole tiles of 64 keys in Triton, and of any size where keys come one by one.

@@ -14,6 +14,7 @@ from verifyscope.records import Finding, Launch, Measurement, Mode
 from verifyscope.stats import Summary, summarise
 
 if TYPE_CHECKING:
+    from ingest.gpu_findings import Gpu
     from ingest.model_configs import Drafter
     from ingest.trace_facts import TraceFacts
     from verifyscope.models import Model
@@ -171,7 +172,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that one file says about serving, or about a model.
+    """All that one file says about serving, about a model, a trace, or the state of GPUs.
 
     stated_acceptance: a line and the tokens a cycle that it states, apart from any window.
     summaries: lines of a mean over runs, and its tokens a second. steps_a_window: of SGLang's
@@ -192,6 +193,7 @@ class Facts:
     model: Model | None = None
     drafter: Drafter | None = None
     traces: tuple[TraceFacts, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
 
     @property
     def all_steps(self) -> tuple[Steps, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ingest.conclusions import Conclusion, Seen, listed, percent
-from ingest.facts import Read
+from ingest.facts import Facts, Read
 from ingest.log import Log
 from verifyscope import hardware
 from verifyscope.privacy import redacted
@@ -75,6 +75,8 @@ def findings(gpus: Sequence[Gpu], log: Log) -> Iterator[Read]:
     """Yield the findings on the GPUs of a file, and first what they are."""
     for one in conclusions(gpus, log.file):
         yield one.finding(environment=log.environment, command=log.command)
+    if gpus:
+        yield Facts(file=log.file, gpus=tuple(gpus))
 
 
 def conclusions(gpus: Sequence[Gpu], file: str) -> Iterator[Conclusion]:
@@ -89,7 +91,7 @@ def conclusions(gpus: Sequence[Gpu], file: str) -> Iterator[Conclusion]:
 
 
 def _spin(gpus: Sequence[Gpu], file: str) -> Iterator[Conclusion]:
-    spinning = [gpu for gpu in gpus if _spins(gpu)]
+    spinning = [gpu for gpu in gpus if spins(gpu)]
     if not spinning:
         return
     shares = [gpu.power_share or 0.0 for gpu in spinning]
@@ -109,7 +111,8 @@ def _spin(gpus: Sequence[Gpu], file: str) -> Iterator[Conclusion]:
     )
 
 
-def _spins(gpu: Gpu) -> bool:
+def spins(gpu: Gpu) -> bool:
+    """Say whether a GPU runs kernels all the time and draws little power."""
     use, share = gpu.readings.use, gpu.power_share
     return use is not None and use >= SPIN_USE and share is not None and share <= SPIN_POWER
 

@@ -7,7 +7,7 @@ time; the share of the kernel sum, which counts what runs side by side twice, st
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class FastCopy:
 class TraceFacts:
     """What one GPU did. graph_kernels ran under a graph launch; empty_graphs launched none.
 
-    case: rank and GPU in words.
+    case: rank and GPU in words. cut: the file ends before its events do.
     """
 
     case: str
@@ -71,6 +71,7 @@ class TraceFacts:
     hidden_graphs: int
     collectives: dict[str, Collective]
     fast_copy: FastCopy | None
+    cut: bool = False
 
     @property
     def hides_nodes(self) -> bool:
@@ -92,7 +93,7 @@ def records(
         yield one.finding(environment=log.environment, command=log.command)
     found = []
     for trace in traces:
-        facts = facts_of(trace, patterns or log.patterns or ours())
+        facts = replace(facts_of(trace, patterns or log.patterns or ours()), cut=faults.cut)
         found.append(facts)
         if len(trace.gpu):
             yield from _measurements(facts, log)

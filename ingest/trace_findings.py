@@ -6,6 +6,9 @@
 - host-sync: for SYNC_SHARE or more it waited after a call that waits for it.
 - graph-off: a step of layers is launched kernel by kernel, and the launches show.
 - graph-piecewise-fallback: a step takes at least a graph launch a layer.
+- collective-spin: collectives take SPIN_SHARE of busy time, and nvidia-smi, given beside the trace,
+  shows every multiprocessor busy at a fraction of the power.
+- long-pause: one gap is PAUSE_SHARE of the span or more.
 - collective-wait: the median call of a collective is far above its shortest: it waits for a peer.
 - warm-benchmark: copies within the GPU are faster than DRAM: they run in its cache.
 """
@@ -14,7 +17,8 @@ from collections.abc import Iterator, Sequence
 
 from ingest.conclusions import Conclusion, Seen, listed, ms, percent
 from ingest.facts import Facts
-from ingest.kernel_classes import readable
+from ingest.gpu_findings import spins
+from ingest.kernel_classes import COLLECTIVES, readable
 from ingest.trace_facts import TraceFacts
 from ingest.trace_idle import AWAY_S
 from verifyscope import hardware, models, units
@@ -25,6 +29,7 @@ GRAPH_SHARE = 0.1
 IDLE_TOLD = 0.1
 WAIT_TIMES = 3.0
 PAUSE_SHARE = 0.5
+SPIN_SHARE = 0.3
 WAIT_SHARE = 0.1
 VOID_ABOVE = 1.02
 _FEWEST_KERNELS = 20
@@ -35,9 +40,18 @@ _NODE_FLAG = "nsys profile --cuda-graph-trace=node"
 def conclusions(all_facts: Sequence[Facts]) -> Iterator[Conclusion]:
     """Yield what each trace of the files means."""
     layers = [facts.model.layers for facts in all_facts if facts.model is not None]
+    spinning = [
+        Seen(
+            facts.file, gpu.line, f"GPU {gpu.index}: {percent(gpu.power_share or 0.0)} of its power"
+        )
+        for facts in all_facts
+        for gpu in facts.gpus
+        if spins(gpu)
+    ]
     for facts in all_facts:
         for trace in facts.traces:
             yield from _of_trace(trace, facts.file, min(layers, default=None))
+            yield from _spin(trace, facts.file, spinning)
 
 
 def _of_trace(trace: TraceFacts, file: str, layers: int | None) -> Iterator[Conclusion]:
@@ -59,11 +73,15 @@ def _of_trace(trace: TraceFacts, file: str, layers: int | None) -> Iterator[Conc
 
 
 def _no_kernels(trace: TraceFacts, file: str) -> Conclusion:
+    where = "in the trace"
+    action = "profile with ProfilerActivity.CUDA beside CPU, on a rank that has a GPU"
+    if trace.cut:
+        where, action = "in what is left of the trace, which is cut", "give the trace whole"
     return Conclusion(
         name="no-gpu-events",
-        sentence=f"{_of(trace)}no GPU kernel is in the trace: nothing is known of the GPU's time",
+        sentence=f"{_of(trace)}no GPU kernel is {where}: nothing is known of the GPU's time",
         seen=(Seen(file, None, "0 kernels"),),
-        next_action="profile with ProfilerActivity.CUDA beside CPU, on a rank that has a GPU",
+        next_action=action,
     )
 
 
@@ -192,6 +210,23 @@ def _waits(trace: TraceFacts, file: str) -> Iterator[Conclusion]:
             confidence="hint",
             verdict=False,
         )
+
+
+def _spin(trace: TraceFacts, file: str, spinning: Sequence[Seen]) -> Iterator[Conclusion]:
+    """Join the time in collectives with what other files say of the power meanwhile."""
+    whole = trace.breakdown
+    share = sum(whole.share(name) for name in COLLECTIVES)
+    if not spinning or share < SPIN_SHARE:
+        return
+    yield Conclusion(
+        name="collective-spin",
+        sentence=f"{_of(trace)}collectives are {percent(share)} of busy time, and the GPUs run "
+        f"kernels all the time at a fraction of their power: they spin for a peer",
+        seen=(Seen(file, "kernel", f"collectives {percent(share)} of busy"), *spinning),
+        next_action="give the traces of all ranks together: the one with the least time in "
+        "collectives comes last",
+        confidence="likely",
+    )
 
 
 def _warm(trace: TraceFacts, file: str) -> Iterator[Conclusion]:

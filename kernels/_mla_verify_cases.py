@@ -10,7 +10,7 @@ import dataclasses
 import torch
 
 from kernels import Case
-from kernels._paged import QUERY_DTYPES
+from kernels._paged import QUERY_DTYPES, context_name
 from verifyscope.records import Value
 
 DEEPSEEK_DIMS = (512, 64)  # latent and rope of every published MLA model
@@ -30,9 +30,6 @@ def _case(
     **more: bool,
 ) -> Case:
     """Name a point by all of its dims."""
-    whole = 1024 * 1024 if context and context % (1024 * 1024) == 0 else 1024
-    unit = "M" if whole > 1024 else "k"
-    short = f"{context // whole}{unit}" if context and context % whole == 0 else str(context)
     latent, rope = dims
     named: dict[str, Value] = {
         "rows": rows,
@@ -46,8 +43,8 @@ def _case(
         "rope": rope,
         "kv": kv or QUERY_DTYPES[dtype],
     }
-    name = f"t{rows}-b{requests}-l{short}-{tree}-p{page}-h{heads}-{QUERY_DTYPES[dtype]}"
-    name += f"-kv{kv}" if kv else ""
+    name = f"t{rows}-b{requests}-l{context_name(context)}-{tree}-p{page}-h{heads}"
+    name += f"-{QUERY_DTYPES[dtype]}" + (f"-kv{kv}" if kv else "")
     name += f"-d{latent}+{rope}" if dims != DEEPSEEK_DIMS else ""
     return Case(name=name, dims=named, dtype=dtype, mode="verify", **more)
 

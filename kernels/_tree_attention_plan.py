@@ -3,8 +3,8 @@
 A tile is so many packed rows and keys at a time. The rule, by reasoning, for nobody has timed it:
 - Bytes in flight hide DRAM's latency: 25 KB an SM on H200 (4.8 TB/s / 132 SMs x 0.7 us), 7 KB on
   RTX PRO 6000. So a tile has as many keys as shared memory and registers let it have, up to what
-  each kernel can use, which is 32 KB an SM or more in flight. An fp8 cache, of half the bytes,
-  takes the same tiles, for it is widened in registers.
+  each kernel can use: 32 KB an SM or more in flight, in CUDA C++ 16 KB where a block has 99 KB. An
+  fp8 cache, of half the bytes, takes the same tiles, for it is widened in registers.
 - Two blocks share an SM, so that one multiplies while the other waits, as long as each can have
   tiles of 32 keys; else one block has the SM, and eight warps if there are rows enough for them.
 - Up to 64 rows are one tile; more take several, which run side by side and find the keys in L2.

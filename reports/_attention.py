@@ -268,6 +268,8 @@ def missing(attention: Attention) -> list[str]:
 
 def _predicted(found: Collected) -> tuple[Op, ...]:
     """Gather predictions of kernels by op and case, where no GPU has measured the same."""
+    if not found.predicted_kernels:
+        return ()
     measured = {
         (one.op, one.implementation, one.case) for one in found.kernels if not found.on_cpu(one)
     }

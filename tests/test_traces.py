@@ -11,6 +11,7 @@ import pytest
 from ingest import __main__ as command
 from ingest import kineto, trace_events, trace_findings
 from ingest.facts import Facts
+from ingest.gpu_findings import Gpu, Readings
 from ingest.opening import Unreadable
 from ingest.trace_facts import TraceFacts
 from tests.trace_files import LAYER, Kineto, concluded, facts, log_of, packed, ranked, read
@@ -306,6 +307,23 @@ def test_a_finding_is_raised_by_its_case_and_not_by_a_near_miss(
     assert name not in concluded(*other)
 
 
+@pytest.mark.parametrize(
+    ("collective_us", "power_w", "spins"),
+    [(60.0, 140.0, True), (60.0, 450.0, False), (10.0, 140.0, False)],
+)
+def test_collectives_at_a_fraction_of_the_power_spin(
+    collective_us: float, power_w: float, spins: bool
+) -> None:
+    made = ranked(0, 8, multimem_all_reduce_kernel=[collective_us], gemm=[100 - collective_us])
+    readings = Readings(use=100.0, power_w=power_w, limit_w=600.0, count=9)
+    gpus = Facts(file="smi.csv", gpus=(Gpu(index=0, line=2, readings=readings),))
+    trace = Facts(file="t.json", traces=(facts(made.bytes()),))
+    found = {one.name: one for one in trace_findings.conclusions([trace, gpus])}
+    assert ("collective-spin" in found) is spins
+    if spins:
+        assert [seen.file for seen in found["collective-spin"].seen] == ["t.json", "smi.csv"]
+
+
 def test_launch_bound_tells_busy_span_and_what_a_step_would_gain() -> None:
     found = concluded(model(36).bytes())["launch-bound"]
     assert "busy for 2.17 ms of 10.8 ms (20.1 %) and waits for 8.64 ms" in found.sentence
@@ -444,6 +462,17 @@ def test_a_cut_trace_is_read_up_to_there_and_says_so() -> None:
     assert "file-cut" in found
     assert facts(data[: len(data) // 2]).breakdown.kernel_count in range(20, 28)
     assert "file-cut" not in concluded(data)
+
+
+def test_a_trace_cut_before_its_kernels_is_not_one_without_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = model(8)
+    made.events.sort(key=lambda event: event["cat"])
+    file = tmp_path / "t.json"
+    file.write_bytes(made.bytes()[:2000])
+    assert ingest(str(file), "--records", str(tmp_path / "r")) == 0
+    assert "no GPU kernel is in what is left of the trace, which is cut" in capsys.readouterr().out
 
 
 def test_damaged_events_are_dropped_counted_and_do_not_take_others_along() -> None:

@@ -5,11 +5,12 @@ import sqlite3
 from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ingest import kineto, nsys, opening, trace_events, trace_faults, trace_findings
+from ingest import kineto, nsys, opening, timeline, trace_events, trace_faults, trace_findings
 from ingest.facts import Facts
 from ingest.log import Log
 from ingest.opening import Unpacked, Unreadable
@@ -188,6 +189,24 @@ def test_a_bomb_is_refused_before_it_fills_memory(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("filler", [b"}]", b'},{"a":', b"},{", b"{", b'{"a":{},', b'"},{"'])
 def test_much_of_what_looks_like_a_boundary_takes_no_time_to_speak_of(filler: bytes) -> None:
     busy_and_faults(WHOLE[:-2] + b", {" + filler * 40_000)
+
+
+@FEW
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20), st.integers(0, 3)), max_size=25))
+def test_busy_time_is_what_counting_each_microsecond_gives(
+    events: list[tuple[int, int, int]],
+) -> None:
+    one = Kineto()
+    covered: set[int] = set()
+    for number, (start, length, stream) in enumerate(events):
+        one.gpu("gemm", start, length, stream=stream, correlation=number)
+        covered |= set(range(start, start + length))
+    (trace,), _ = kineto.traces(log_of(one.bytes()))
+    assert timeline.union_s(trace.gpu) == pytest.approx(len(covered) * 1e-6)
+    times = np.arange(0, 90, dtype=float)
+    told = timeline.busy_before_s(trace.gpu, (times - events[0][0]) * 1e-6 if events else times)
+    counted = [sum(at < time for at in covered) * 1e-6 for time in times]
+    assert told == pytest.approx(counted)
 
 
 @FEW

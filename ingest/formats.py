@@ -14,6 +14,7 @@ from ingest import (
     model_configs,
     nccl_log_records,
     nccl_records,
+    nccl_tests_json,
     nsys,
     nvidia_smi,
     nvidia_telemetry,
@@ -56,6 +57,14 @@ FORMATS = (
         recognises=nccl_records.recognises,
         read=nccl_records.read,
         nothing="an NCCL log without a table of times; give what nccl-tests printed, whole",
+    ),
+    Format(
+        name="nccl-tests -J",
+        example=(nccl_tests_json.EXAMPLE,),
+        recognises=nccl_tests_json.recognises,
+        read=nccl_tests_json.read,
+        nothing="JSON of nccl-tests without a result; give that of a run that ended",
+        document=True,
     ),
     Format(
         name="nccl-log",

@@ -6,7 +6,9 @@ ROUNDING units of the type's rounding (1e-07 on float is rounding, 1e+00 is not)
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
 
 from ingest import nccl_findings, nccl_tests
 from ingest.log import Log
@@ -29,12 +31,23 @@ def recognises(head: bytes) -> bool:
 def read(log: Log) -> Iterator[Measurement | Finding]:
     """Yield the measurements of each table, then the findings on it."""
     for table in nccl_tests.tables(log.lines):
-        measurements = list(_measurements(table, log))
-        yield from measurements
-        for found in nccl_findings.suspicions(table, measurements):
-            yield nccl_findings.finding(
-                found, file=log.file, environment=log.environment, command=log.command
-            )
+        yield from told(table, log)
+
+
+def told(
+    table: Table, log: Log, *, medians: Mapping[tuple[int, bool], tuple[float, float | None]] = {}
+) -> Iterator[Measurement | Finding]:
+    """Yield the measurements of one table, then the findings on it.
+
+    medians: median and 99th percentile of a row's calls in microseconds, by the row's number and
+    whether it is in place, where the source has each call.
+    """
+    measurements = list(_measurements(table, log, medians))
+    yield from measurements
+    for found in nccl_findings.suspicions(table, measurements):
+        yield nccl_findings.finding(
+            found, file=log.file, environment=log.environment, command=log.command
+        )
 
 
 def collective(table: Table) -> str:
@@ -76,7 +89,9 @@ def _ratio(rows: Sequence[Row]) -> float | None:
     return bus / algorithm if algorithm >= 0.5 else None
 
 
-def _measurements(table: Table, log: Log) -> Iterator[Measurement]:
+def _measurements(
+    table: Table, log: Log, medians: Mapping[tuple[int, bool], tuple[float, float | None]]
+) -> Iterator[Measurement]:
     op = collective(table)
     general = _general_flags(table)
     dropped = {in_place: dropped_rows(table, in_place=in_place) for in_place in (False, True)}
@@ -89,7 +104,9 @@ def _measurements(table: Table, log: Log) -> Iterator[Measurement]:
                 flags.append("non-monotone")
             if timing.wrong is None and timing.error is None:
                 flags.append("not-checked")
-            yield _measurement(table, log, row, in_place=in_place, op=op, flags=tuple(flags))
+            made = _measurement(table, log, row, in_place=in_place, op=op, flags=tuple(flags))
+            calls = medians.get((at, in_place))
+            yield made if calls is None else _with_calls(made, *calls)
 
 
 def _measurement(
@@ -119,6 +136,18 @@ def _measurement(
         environment=log.environment,
         command=log.command,
         origin=Origin(log.file, row.line),
+    )
+
+
+def _with_calls(made: Measurement, median_us: float, p99_us: float | None) -> Measurement:
+    """Take the median of single calls for the mean over all of them; a withheld time stays so."""
+    if made.median_s is None:
+        return made
+    return msgspec.structs.replace(
+        made,
+        median_s=median_us / 1e6,
+        p99_s=None if p99_us is None else p99_us / 1e6,
+        method=made.method | {"sample": "median of single calls"},
     )
 
 

@@ -123,7 +123,9 @@ def check_paging(
             )
 
 
-def check_cache_dtype(q: torch.Tensor, *, caches: Sequence[torch.Tensor], scales: object) -> None:
+def check_cache_dtype(
+    q: torch.Tensor, *, caches: Sequence[torch.Tensor], scales: tuple[float, float]
+) -> None:
     """Raise ValueError unless the caches are all of q's dtype with scales of 1, or all fp8."""
     given = ", ".join(str(tensor.dtype) for tensor in (q, *caches))
     found = {cache.dtype for cache in caches}
@@ -133,6 +135,8 @@ def check_cache_dtype(q: torch.Tensor, *, caches: Sequence[torch.Tensor], scales
         )
     if found != {FP8} and scales != (1.0, 1.0):
         raise ValueError(f"scales {scales} of a cache that is not fp8: give 1.0")
+    if 0 in scales:
+        raise ValueError(f"scales {scales}: give what keys and values were divided by, not 0")
 
 
 def must_be(tensor: torch.Tensor, name: str, sizes: tuple[int | None, ...]) -> None:

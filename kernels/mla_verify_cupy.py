@@ -165,8 +165,6 @@ def _prepared(inputs: Mapping[str, Any], *, mode: Mode) -> Prepared:
     shape = given.shape
     if refused := _refused_dims(shape.latent, shape.rope):
         raise ValueError(refused)
-    if given.ckv_scale == 0:
-        raise ValueError("ckv_scale is 0: give the scale that the latents were divided by")
     for name in ("q_nope", "q_pe", "ckv_cache", "kpe_cache"):
         must_be_aligned(name, getattr(given, name), to_bytes=16)
     tile = tile_for(shape.form(mode).rows, dims=shape.latent + shape.rope, capability=capability())

@@ -199,6 +199,12 @@ def bad(**changed: Any) -> dict[str, Any]:
     return problem(dims=WIDE) | changed
 
 
+def test_a_scale_of_zero_is_refused() -> None:
+    inputs = problem(cache_dtype=FP8) | {"ckv_scale": 0.0}
+    with pytest.raises(ValueError, match=r"scales \(0.0, 1.375\): .* were divided by, not 0"):
+        op.Given(**inputs)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

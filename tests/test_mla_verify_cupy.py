@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernels import Outputs, _host_cuda, _paged, mla_verify
+from kernels import Outputs, _host_cuda, mla_verify
 from kernels import mla_verify_cupy as cupy
 from kernels._check import compare, poisoned
 from kernels._forms import FORMS
@@ -176,9 +176,3 @@ def test_dims_that_it_is_not_built_for_are_refused_by_the_case_and_by_the_call(
     refused = mla_verify.OP.implementations["cupy"].needs.refuses(case)
     assert refused is not None
     assert refused.startswith(f"latent + rope are {dims[0]} + {dims[1]}")
-
-
-def test_a_latent_scale_of_zero_is_refused() -> None:
-    inputs = draw(cache_dtype=_paged.FP8) | {"ckv_scale": 0.0}
-    with pytest.raises(ValueError, match="ckv_scale is 0"):
-        cupy.cupy_attention(**inputs)

@@ -16,6 +16,9 @@ from ingest.kernel_classes import Pattern
 
 LONGEST_LINE_BYTES = 2**16
 
+# No tool prints such a number, and no float holds it: it is no number to any format.
+_LONGEST_NUMBER = 300
+_ENDLESS = re.compile(rf"\d{{{_LONGEST_NUMBER},}}")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _UTF_16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 
@@ -46,6 +49,8 @@ def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, str]]:
         if "\x1b" in text:
             text = _COLOUR.sub("", text)
         text = text.rstrip("\r\n")
+        if len(text) > _LONGEST_NUMBER:
+            text = _ENDLESS.sub("#", text)
         if "\r" in text:
             yield from ((number, piece) for piece in text.split("\r") if piece)
         else:

@@ -15,6 +15,8 @@ Source: parseList in src/graph/tuning.cc of NCCL 2.18 to 2.30.
 
 import re
 
+from ingest import number
+
 FUNCTIONS = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce")
 ALGORITHMS = ("tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
 PROTOCOLS = ("ll", "ll128", "simple")
@@ -48,8 +50,9 @@ def protocol(text: str) -> str:
 
 
 def _name(text: str, known: tuple[str, ...]) -> str:
-    if text.isdigit() and int(text) < len(known):
-        return known[int(text)]
+    at = number.count(text)
+    if at is not None and at < len(known):
+        return known[at]
     return text.strip().lower().replace("_", "")
 
 

@@ -438,3 +438,10 @@ def test_a_wrong_call_is_one_line_and_status_2(
     assert ingest(*arguments) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert words in said
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_a_number_that_no_tool_prints_makes_a_row_none(digits: int) -> None:
+    broken = line(8).replace("8", "9" * digits, 1)
+    (table,) = tables(broken + line(16))
+    assert [row.size_bytes for row in table.rows] == [16]

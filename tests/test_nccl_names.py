@@ -42,3 +42,8 @@ def test_a_name_is_one_however_it_is_spelled() -> None:
     ]
     assert nccl_names.function("ReduceScatter") == "reduce_scatter"
     assert nccl_names.function("AlltoAll") == "all_to_all"
+
+
+def test_a_number_of_thousands_of_digits_is_no_algorithm() -> None:
+    assert nccl_names.algorithm("1") == "ring"
+    assert nccl_names.algorithm("9" * 5000) == "9" * 5000

@@ -29,7 +29,7 @@ class Gpus:
 class Joined:
     """A rank is in the group: its process and its device.
 
-    library: the version of NCCL that is loaded; with gloo that of torch, which holds gloo.
+    library_version: the version of NCCL that is loaded; with gloo that of torch, which holds gloo.
     """
 
     rank: int
@@ -37,7 +37,7 @@ class Joined:
     device: int
     bus: str
     name: str
-    library: str
+    library_version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,7 +121,7 @@ def _method(job: Job, group: Group, result: Result | None) -> dict[str, Value]:
         "checked": "every value of every call",
         "out_of_place": "copy into the output, then reduced there",
         "device": first.name,
-        "nccl_version" if on_device else "torch_version": first.library,
+        "nccl_version" if on_device else "torch_version": first.library_version,
     }
     if on_device and result is not None:
         method["launch_exposed"] = result.exposed

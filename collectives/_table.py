@@ -43,7 +43,7 @@ def header(job: Job, group: Group) -> Iterator[str]:
     """Yield the lines before the rows."""
     sizes = [point.size_bytes for point in job.points]
     first = group.ranks[0]
-    library = _library(job, first.library)
+    library = _library(job, first.library_version)
     yield f"# verifyscope version {version()} backend={job.backend} {library}"
     yield f"# Collective test starting: {test_name(job)}"
     yield (

@@ -101,7 +101,9 @@ def _joined(job: Job, rank: int, device: torch.device) -> Joined:
         known = [part for part in parts if part is not None]
         bus = "{:04x}:{:02x}:{:02x}".format(*known) if len(known) == 3 else f"cuda{rank}"
         name, library = found.name, _nccl_version()
-    return Joined(rank=rank, pid=os.getpid(), device=rank, bus=bus, name=name, library=library)
+    return Joined(
+        rank=rank, pid=os.getpid(), device=rank, bus=bus, name=name, library_version=library
+    )
 
 
 def _nccl_version() -> str:

@@ -159,7 +159,7 @@ def _version(given: str | None, log: "NcclLog | None") -> tuple[tuple[int, ...],
 
     from collectives._cost_constants import FIRST, LAST
 
-    library = None if log is None else log.library
+    library = None if log is None else log.loaded
     text = given or (library.version if library is not None else None)
     if text is None:
         return LAST, None

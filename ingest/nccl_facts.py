@@ -325,7 +325,7 @@ class NcclLog:
     dropped: int = 0
 
     @property
-    def library(self) -> Library | None:
+    def loaded(self) -> Library | None:
         """Return the version, the first where several are loaded."""
         return self.libraries[0] if self.libraries else None
 

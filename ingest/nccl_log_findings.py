@@ -260,7 +260,7 @@ def _about_choices(log: NcclLog) -> Iterator[Suspicion]:
 
 
 def _why_silent(log: NcclLog) -> str:
-    library = log.library
+    library = log.loaded
     if library is not None and library.number < (2, 20):
         return f"NCCL {library.version} does not print it"
     ranks = {member.rank for known in log.communicators for member in known.members}

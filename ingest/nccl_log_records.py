@@ -49,7 +49,7 @@ def verdict(log: NcclLog, wrong: Sequence[Suspicion]) -> Suspicion:
     """Return the log in one sentence: what is wrong, version, ranks, graph, settings, choices."""
     named = ", ".join(dict.fromkeys(one.name for one in wrong if one.confidence != "hint"))
     parts = [
-        f"NCCL {log.library.version}" if log.library else "NCCL of unknown version",
+        f"NCCL {log.loaded.version}" if log.loaded else "NCCL of unknown version",
         _ranks(log),
         _graph(log),
         _transports(log),

@@ -176,7 +176,7 @@ def _method(table: Table) -> dict[str, Value]:
     devices = sorted({device.name for device in table.devices})
     known = {
         "tool": table.tool,
-        "nccl_version": table.library,
+        "nccl_version": table.nccl_version,
         "device": ", ".join(devices) or None,
         **{names[name]: value for name, value in options.items() if name in names},
         "op_from": "the file" if table.name else "the numbers",

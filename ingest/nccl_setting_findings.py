@@ -84,7 +84,7 @@ def _any_function_allows(known: Setting, word: str) -> bool:
 
 def _unknown_words(log: NcclLog) -> Iterator[Suspicion]:
     """Up to 2.23 NCCL passes over a word that it does not know."""
-    library = log.library
+    library = log.loaded
     if library is None or library.number >= _ERRORS_SINCE:
         return
     for known in (*_of(log, "NCCL_ALGO"), *_of(log, "NCCL_PROTO")):

@@ -88,7 +88,7 @@ class Table:
     line: int
     tool: str | None = None
     backend: str | None = None
-    library: str | None = None
+    nccl_version: str | None = None
     name: str | None = None
     options: tuple[tuple[str, int], ...] = ()
     devices: tuple[Device, ...] = ()
@@ -317,7 +317,7 @@ class _Reader:
                 self._tear()
                 self.table = replace(self.table, failure=(number, failure[0]))
         elif version := _VERSION.match(text):
-            self.table = replace(self.table, library=version[1])
+            self.table = replace(self.table, nccl_version=version[1])
 
     def _header(self, number: int, text: str) -> bool:
         """Read a line of a header; the first one after a row or a footer begins a new table."""
@@ -342,7 +342,7 @@ class _Reader:
         self.table = replace(
             self.table,
             tool=f"{found[1]} {found[2]}",
-            library=library_version(int(code[1])) if code else None,
+            nccl_version=library_version(int(code[1])) if code else None,
             backend=backend[1] if backend else None,
         )
 
@@ -365,7 +365,7 @@ class _Reader:
 
     def _log(self, text: str) -> None:
         if version := _VERSION.search(text):
-            self.table = replace(self.table, library=version[1])
+            self.table = replace(self.table, nccl_version=version[1])
         elif nodes := _NODES.search(text):
             self._communicator(int(nodes[1]), int(nodes[2]))
         elif ranks := _RANKS.search(text):

@@ -116,7 +116,7 @@ def table(found: _File) -> Table:
     made = Table(
         line=1,
         tool="nccl-tests",
-        library=library_version(found.nccl_version) if found.nccl_version else None,
+        nccl_version=library_version(found.nccl_version) if found.nccl_version else None,
         name=program if _TEST.fullmatch(program) else None,
         options=tuple(
             (name, value)

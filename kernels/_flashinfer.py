@@ -116,7 +116,7 @@ class Call:
         return tuple(name for name in self.offered if not _takes(parameters, name))
 
 
-def library() -> ModuleType:
+def installed() -> ModuleType:
     """Import FlashInfer and return it; its warnings stay warnings where ours are errors."""
     with advice():
         return importlib.import_module("flashinfer")
@@ -131,7 +131,7 @@ def why_not(calls: Sequence[Call]) -> Reason | None:
     """Say why the FlashInfer here cannot serve `calls`; None if it can."""
     if (reason := _import_failure() or cannot_build()) is not None:
         return reason
-    package = library()
+    package = installed()
     return next((reason for call in calls if (reason := call.why_not(package))), None)
 
 
@@ -284,7 +284,7 @@ def _list(names: Sequence[str] | Mapping[str, object]) -> str:
 @functools.cache
 def _import_failure() -> Reason | None:
     try:
-        library()
+        installed()
     except Exception as error:  # a large package without its dependencies raises anything
         return f"FlashInfer is installed but does not import: {type(error).__name__}: {error}"
     return None

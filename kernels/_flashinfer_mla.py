@@ -104,7 +104,7 @@ def _refuses(case: Case) -> Reason | None:
 def _not_callable(case: Case) -> Reason | None:
     if (reason := _flashinfer.why_not((WRAPPER,))) is not None:
         return reason
-    library = _flashinfer.library()
+    library = _flashinfer.installed()
     if (reason := _flashinfer.why_not(calls(library))) is not None:
         return reason
     if case.dims["kv"] == "fp8":
@@ -119,7 +119,7 @@ def _not_callable(case: Case) -> Reason | None:
 
 def empty_kv(case: Case) -> Reason | None:
     """Say why a case of which only some requests have a prefix cannot be given to this version."""
-    library, lengths = _flashinfer.library(), _paged.prefix_lengths(case)
+    library, lengths = _flashinfer.installed(), _paged.prefix_lengths(case)
     if min(lengths) > 0 or max(lengths) == 0:
         return None
     if _flashinfer.is_before(library, _EMPTY_KV_SINCE):

@@ -138,7 +138,7 @@ class HostKernel:
     @cached_property
     def _library(self) -> ctypes.PyDLL:
         # PyDLL holds the interpreter lock: a library runs one block at a time, in static variables.
-        path = _host_cuda_build.library(self.source, self.name, options=self._options)
+        path = _host_cuda_build.built(self.source, self.name, options=self._options)
         library = ctypes.PyDLL(str(path))
         library.host_cuda_launch.restype = ctypes.c_char_p
         library.host_cuda_parameters.restype = ctypes.c_char_p

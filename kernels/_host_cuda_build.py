@@ -44,7 +44,7 @@ def why_not() -> str | None:
     return None
 
 
-def library(source: str, name: str, *, options: Sequence[str] = ()) -> Path:
+def built(source: str, name: str, *, options: Sequence[str] = ()) -> Path:
     """Return the shared library of the kernel `name`, compiled unless it is in the cache.
 
     options: those of the kernel for a GPU; definitions and header folders mean something here too.

@@ -56,7 +56,7 @@ def flashinfer_accept(
         coins=coins,
         bonus_coins=bonus_coins,
     )
-    library = _flashinfer.library()
+    library = _flashinfer.installed()
     sample = SAMPLE.find(library)
     given = SAMPLE.accepted(
         library,

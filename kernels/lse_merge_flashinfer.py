@@ -47,7 +47,7 @@ def refuses(case: Case) -> str | None:
 def flashinfer_merge(*, part_out: torch.Tensor, part_lse: torch.Tensor) -> Prepared:
     """Prepare a view and room for the LSEs to base 2; a call converts and merges."""
     must_fit(part_out=part_out, part_lse=part_lse)
-    library = _flashinfer.library()
+    library = _flashinfer.installed()
     base_2 = torch.empty_like(part_lse)
     merge = MERGE.find(library)
     given = MERGE.accepted(library, v=part_out[:, :, None], s=base_2[:, :, None]).kwargs

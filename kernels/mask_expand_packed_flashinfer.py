@@ -22,7 +22,7 @@ def flashinfer_expand_packed(
     _, tokens = _mask_layout.must_fit(
         mask_words=mask_words, prefix_lens=prefix_lens, room=packed_bytes, name="packed_bytes"
     )
-    library = _flashinfer.library()
+    library = _flashinfer.installed()
     pack = PACK.find(library)
     offsets = offsets_of(prefix_lens, tokens)
     bits = int(offsets[-1])

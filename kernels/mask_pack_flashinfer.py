@@ -46,7 +46,7 @@ def flashinfer_pack(
     must_fit(
         mask=mask, prefix_lens=prefix_lens, draft_tokens=draft_tokens, packed_bytes=packed_bytes
     )
-    library = _flashinfer.library()
+    library = _flashinfer.installed()
     pack = PACK.find(library)
     offsets = offsets_of(prefix_lens, draft_tokens)
     given = PACK.accepted(library, x=mask, indptr=offsets, bitorder="little").kwargs

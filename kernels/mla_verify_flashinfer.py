@@ -42,7 +42,7 @@ def _refuses(case: Case) -> str | None:
 def flashinfer_composed_attention(**inputs: Any) -> Prepared:
     """Plan the draft block and, if there is one, the prefix."""
     given = Given(**inputs)
-    library, lengths = _flashinfer.library(), given.prefix_lens.tolist()
+    library, lengths = _flashinfer.installed(), given.prefix_lens.tolist()
 
     def index_drafts() -> Lists:
         return draft_lists(given)

@@ -55,7 +55,7 @@ def flashinfer_rows_attention(**inputs: Any) -> Prepared:
 def _prepare(given: Given, *, tokens: int) -> Prepared:
     """Plan requests of `tokens` tokens: all of a request's, or one."""
     _flashinfer_lists.check_chain(given.mask_words)
-    library, lengths = _flashinfer.library(), given.prefix_lens.tolist()
+    library, lengths = _flashinfer.installed(), given.prefix_lens.tolist()
 
     def index() -> Lists:
         return _index(given, lengths, tokens=tokens)

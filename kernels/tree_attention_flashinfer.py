@@ -156,7 +156,7 @@ def refuses(case: Case) -> str | None:
     too_large = _flashinfer_lists.mask_too_large(sum(bits))
     if (reason := too_large or _flashinfer.why_not(CALLS)) is not None:
         return reason
-    return _flashinfer.unknown_lse_base(_flashinfer.library(), RUN)
+    return _flashinfer.unknown_lse_base(_flashinfer.installed(), RUN)
 
 
 _NEEDS = Needs(
@@ -178,7 +178,7 @@ def flashinfer_graph_attention(**inputs: Any) -> Prepared:
 
 def _prepare(*, any_lengths: bool, **inputs: Any) -> Prepared:
     given = Given(**inputs)
-    shape, library, lengths = given.shape, _flashinfer.library(), given.prefix_lens.tolist()
+    shape, library, lengths = given.shape, _flashinfer.installed(), given.prefix_lens.tolist()
     bits = _flashinfer_lists.countable_bits(lengths, shape.tokens)
 
     def index() -> Lists:

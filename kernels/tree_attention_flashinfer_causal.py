@@ -44,7 +44,7 @@ def refuses(case: Case) -> str | None:
     reason = _flashinfer_lists.not_a_chain(case) or _flashinfer_paged.refuses(case)
     if (reason := reason or _flashinfer.why_not(CALLS)) is not None:
         return reason
-    return _flashinfer.unknown_lse_base(_flashinfer.library(), RUN)
+    return _flashinfer.unknown_lse_base(_flashinfer.installed(), RUN)
 
 
 _NEEDS = Needs(
@@ -57,7 +57,7 @@ def flashinfer_causal_attention(**inputs: Any) -> Prepared:
     """Plan for exactly these lengths."""
     given = Given(**inputs)
     _flashinfer_lists.check_chain(given.mask_words)
-    shape, library, lengths = given.shape, _flashinfer.library(), given.prefix_lens.tolist()
+    shape, library, lengths = given.shape, _flashinfer.installed(), given.prefix_lens.tolist()
 
     def index() -> Lists:
         return index_lists(

@@ -77,7 +77,7 @@ def refuses(case: Case) -> str | None:
     if (reason := reason or _flashinfer.why_not(CALLS)) is not None:
         return reason
     # Decode has no lse_base: its base was read in the wheels of 0.6.18 and 0.7.4.
-    return _flashinfer.unknown_lse_base(_flashinfer.library(), RUN, before=(0, 8))
+    return _flashinfer.unknown_lse_base(_flashinfer.installed(), RUN, before=(0, 8))
 
 
 _NEEDS = Needs(
@@ -107,7 +107,7 @@ def flashinfer_rows_attention(**inputs: Any) -> Prepared:
 def _prepare(given: Given, *, tokens: int) -> Prepared:
     """Plan requests of `tokens` tokens: all of a request's, or one."""
     _flashinfer_lists.check_chain(given.mask_words)
-    shape, library = given.shape, _flashinfer.library()
+    shape, library = given.shape, _flashinfer.installed()
     kv_lens = [
         length + seen
         for length in given.prefix_lens.tolist()

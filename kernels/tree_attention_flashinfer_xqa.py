@@ -97,7 +97,7 @@ def semaphores(device: torch.device) -> torch.Tensor:
 def flashinfer_xqa_attention(**inputs: Any) -> Prepared:
     """Lay q and the mask words out as XQA reads them: both are views."""
     given = Given(**inputs)
-    shape, library = given.shape, _flashinfer.library()
+    shape, library = given.shape, _flashinfer.installed()
 
     def lengths() -> torch.Tensor:
         return (given.prefix_lens + shape.tokens)[:, None].view(torch.uint32)

@@ -3,7 +3,7 @@
 SDPA reads no pages, so each call first copies the keys and values of every request into a row; that
 copy is timed, because an engine with a paged cache would have to make it each time. The index and
 the mask (added to the logits, in q's dtype: torch would turn a boolean one into that at each call)
-are the plan: they are made once for given lengths and trees, and are not timed. The T x group rows
+are the plan: stages of their own. The T x group rows
 that share a key head are packed into one matrix, as in our own kernels: with `enable_gqa` only
 torch's slowest path takes a mask. An fp8 cache is widened in the copy. SDPA returns no LSE, so
 "out" is all there is.

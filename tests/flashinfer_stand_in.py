@@ -96,7 +96,7 @@ _SINCE_0_7: Mapping[str, Given] = {
 }
 
 
-def library(
+def made(
     version: str, *, without: Collection[str] = (), asks_for: Collection[str] = ()
 ) -> ModuleType:
     """Return a module `flashinfer`.

@@ -218,7 +218,7 @@ def test_costs_count_the_walk_and_the_rows_that_are_drawn_from() -> None:
 
 @pytest.fixture(params=["0.6.18", "0.7.4"])
 def library(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    found = stand_in.library(request.param)
+    found = stand_in.made(request.param)
     monkeypatch.setitem(sys.modules, "flashinfer", found)
     monkeypatch.setattr(_flashinfer, "cannot_build", lambda: None)
     _flashinfer._import_failure.cache_clear()

@@ -31,9 +31,7 @@ def test_importing_an_adapter_imports_no_flashinfer() -> None:
 
 def test_an_argument_that_is_dropped_is_named() -> None:
     call = Call(function="segment_packbits", needed=("x", "indptr"), offered=("bitorder", "speed"))
-    accepted = call.accepted(
-        stand_in.library("0.7.4"), x=1, indptr=2, bitorder="little", speed="high"
-    )
+    accepted = call.accepted(stand_in.made("0.7.4"), x=1, indptr=2, bitorder="little", speed="high")
     assert accepted.kwargs == {"x": 1, "indptr": 2, "bitorder": "little"}
     assert accepted.dropped == ("speed",)
 
@@ -41,7 +39,7 @@ def test_an_argument_that_is_dropped_is_named() -> None:
 def test_an_argument_that_was_not_declared_cannot_slip_past_the_guard() -> None:
     call = Call(function="segment_packbits", needed=("x", "indptr"))
     with pytest.raises(TypeError, match="bitorder"):
-        call.accepted(stand_in.library("0.7.4"), x=1, indptr=2, bitorder="little")
+        call.accepted(stand_in.made("0.7.4"), x=1, indptr=2, bitorder="little")
 
 
 def test_a_call_that_takes_any_keyword_drops_none() -> None:
@@ -74,10 +72,10 @@ def test_versions_are_compared_as_numbers(found: str, wanted: tuple[int, ...], o
 @pytest.mark.parametrize(
     ("library", "names"),
     [
-        (stand_in.library("0.8.0", without=["custom_mask"]), ["plan", "'custom_mask'"]),
-        (stand_in.library("0.8.0", without=["lse", "out"]), ["run", "'out', 'lse'"]),
-        (stand_in.library("0.8.0", without=["lse_base"]), ["run", "'lse_base'"]),
-        (stand_in.library("0.8.0", asks_for=["kv_split"]), ["plan", "'kv_split'"]),
+        (stand_in.made("0.8.0", without=["custom_mask"]), ["plan", "'custom_mask'"]),
+        (stand_in.made("0.8.0", without=["lse", "out"]), ["run", "'out', 'lse'"]),
+        (stand_in.made("0.8.0", without=["lse_base"]), ["run", "'lse_base'"]),
+        (stand_in.made("0.8.0", asks_for=["kv_split"]), ["plan", "'kv_split'"]),
     ],
 )
 def test_a_version_that_cannot_be_called_is_refused_with_its_name(
@@ -90,13 +88,13 @@ def test_a_version_that_cannot_be_called_is_refused_with_its_name(
 
 
 def test_preparing_for_such_a_version_raises_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, stand_in.library("0.8.0", without=["custom_mask"]))
+    use(monkeypatch, stand_in.made("0.8.0", without=["custom_mask"]))
     with pytest.raises(RuntimeError, match=r"plan of FlashInfer 0\.8\.0 does not take"):
         adapter.flashinfer_attention(**drawn(case(4, 20)))
 
 
 def test_a_function_that_is_gone_is_named() -> None:
-    library = stand_in.library("0.8.0")
+    library = stand_in.made("0.8.0")
     del library.BatchPrefillWithPagedKVCacheWrapper
     reason = adapter.PLAN.why_not(library)
     assert reason == "FlashInfer 0.8.0 has no BatchPrefillWithPagedKVCacheWrapper.plan"
@@ -104,17 +102,17 @@ def test_a_function_that_is_gone_is_named() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_known_version_is_not_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, stand_in.library(version))
+    use(monkeypatch, stand_in.made(version))
     assert adapter.refuses(case(4, 100)) is None
 
 
 def test_a_flashinfer_that_does_not_import_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, stand_in.library("0.7.4"))
+    use(monkeypatch, stand_in.made("0.7.4"))
 
     def fail() -> ModuleType:
         raise OSError("libcudart.so.13: cannot open shared object file")
 
-    monkeypatch.setattr(_flashinfer, "library", fail)
+    monkeypatch.setattr(_flashinfer, "installed", fail)
     reason = adapter.refuses(case(4, 100))
     assert reason is not None
     assert "does not import: OSError: libcudart.so.13" in reason
@@ -150,7 +148,7 @@ def test_a_machine_that_cannot_compile_is_a_reason(
 def test_a_head_dim_that_fa2_lacks_is_refused(
     head_dim: int, kv: str, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, stand_in.library("0.7.4"))
+    use(monkeypatch, stand_in.made("0.7.4"))
     reason = adapter.refuses(case(4, 100, dim=head_dim, kv=kv))
     assert (reason is None) == taken
     assert taken or str(head_dim) in str(reason)
@@ -164,7 +162,7 @@ def test_float32_is_refused() -> None:
 def test_a_mask_whose_bits_do_not_fit_int32_is_refused_before_it_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    use(monkeypatch, stand_in.library("0.7.4"))
+    use(monkeypatch, stand_in.made("0.7.4"))
     assert _flashinfer_lists.mask_too_large(2**31 - 1) is None
     assert str(2**31) in str(_flashinfer_lists.mask_too_large(2**31))
     assert "int32" in str(adapter.refuses(case(32, 2**26)))
@@ -200,8 +198,8 @@ def test_base_2_becomes_natural_and_only_old_versions_have_a_finite_infinity() -
     assert new.tolist() == pytest.approx([6.931472, -2.0794415, -34_650.43, -math.inf])
     old = _flashinfer.natural_log(lse, finite_infinity=True)
     assert old.tolist() == pytest.approx([6.931472, -2.0794415, -math.inf, -math.inf])
-    assert _flashinfer.has_finite_infinity(stand_in.library("0.6.18"))
-    assert not _flashinfer.has_finite_infinity(stand_in.library("0.7.4"))
+    assert _flashinfer.has_finite_infinity(stand_in.made("0.6.18"))
+    assert not _flashinfer.has_finite_infinity(stand_in.made("0.7.4"))
 
 
 def state(base: float, rows: int = 3, heads: int = 2) -> _flashinfer.State:
@@ -214,7 +212,7 @@ def state(base: float, rows: int = 3, heads: int = 2) -> _flashinfer.State:
 def test_states_of_another_base_or_of_two_are_not_merged(bases: tuple[float, float]) -> None:
     into, other = (state(base) for base in bases)
     with pytest.raises(ValueError, match=r"2\.71828.*: convert them first"):
-        _flashinfer.merger(stand_in.library("0.7.4"), into, other=other)
+        _flashinfer.merger(stand_in.made("0.7.4"), into, other=other)
 
 
 @pytest.mark.parametrize("heads", [1, 20, 32, 33, 64, 128])
@@ -222,7 +220,7 @@ def test_a_merge_takes_any_number_of_heads(heads: int) -> None:
     into, other = state(2, heads=heads), state(2, heads=heads)
     into.lse.copy_(torch.arange(3 * heads).view(3, heads))
     other.out.fill_(5.0)
-    _flashinfer.merger(stand_in.library("0.7.4"), into, other=other)()
+    _flashinfer.merger(stand_in.made("0.7.4"), into, other=other)()
     lse = torch.arange(3 * heads, dtype=torch.float64).view(3, heads)
     weight = 1 / (1 + torch.exp2(lse))
     torch.testing.assert_close(into.lse, torch.log2(torch.exp2(lse) + 1).float())
@@ -247,7 +245,7 @@ def test_mask_bits_are_little_endian_and_each_request_begins_on_a_byte(
         torch.tensor(committed),
         mask_bits=sum(bits),
     )
-    packed = adapter.pack_mask(stand_in.library("0.6.18"), mask, bits=bits)
+    packed = adapter.pack_mask(stand_in.made("0.6.18"), mask, bits=bits)
     expected = []
     for length in committed:
         rows = [[True] * length + [bool(word >> j & 1) for j in range(tokens)] for word in words]

@@ -34,7 +34,7 @@ CHAINS = ("flashinfer_causal", "flashinfer_rows")
 def test_prefix_and_drafts_merged_are_the_op(
     version: str, point: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, stand_in.library(version))
+    use(monkeypatch, stand_in.made(version))
     run_right(OP, "flashinfer_composed", point)
 
 
@@ -53,13 +53,13 @@ def test_prefix_and_drafts_merged_are_the_op(
 def test_forms_without_a_mask_compute_chains(
     version: str, name: str, point: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, stand_in.library(version))
+    use(monkeypatch, stand_in.made(version))
     run_right(OP, name, point)
 
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_forms_without_a_mask_refuse_trees(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, stand_in.library("0.7.4"))
+    use(monkeypatch, stand_in.made("0.7.4"))
     implementation = OP.implementations[name]
     assert "star branches" in str(implementation.needs.refuses(mla_case(3, 20, tree="star")))
     with pytest.raises(ValueError, match="no chain"):
@@ -75,7 +75,7 @@ def test_the_key_that_old_causal_kernels_lose_is_a_reason_and_no_wrong_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # 7 tokens of 20 heads: a tile of 128 ends within token 6, whose own key is 10 + 6 = 16.
-    use(monkeypatch, stand_in.library("0.6.18"))
+    use(monkeypatch, stand_in.made("0.6.18"))
     causal = OP.implementations["flashinfer_causal"]
     lost, kept = (mla_case(7, context, tree="chain", heads=20) for context in (10, 11))
     assert "may lose the key of draft 6" in str(causal.needs.refuses(lost))
@@ -100,7 +100,7 @@ def test_tiles_that_end_with_a_token_lose_nothing(heads: int, tokens: int) -> No
 def test_an_empty_prefix_among_others_is_refused_where_kernels_read_in_front_of_it(
     version: str, context: int, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, stand_in.library(version))
+    use(monkeypatch, stand_in.made(version))
     reason = OP.implementations["flashinfer_composed"].needs.refuses(
         mla_case(3, context, requests=2)
     )
@@ -123,7 +123,7 @@ def test_what_the_kernels_were_not_built_for_is_refused(
     word: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    use(monkeypatch, stand_in.library("0.7.4"))
+    use(monkeypatch, stand_in.made("0.7.4"))
     monkeypatch.setattr(_flashinfer, "device_capability", lambda: capability)
     point = Case(name="point", dims={**mla_case(3, 20).dims, **dims})
     reason = OP.implementations["flashinfer_composed"].needs.refuses(point)
@@ -131,7 +131,7 @@ def test_what_the_kernels_were_not_built_for_is_refused(
 
 
 def test_fp8_caches_need_bfloat16_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, stand_in.library("0.7.4"))
+    use(monkeypatch, stand_in.made("0.7.4"))
     dims = mla_case(3, 20, kv="fp8").dims
     point = Case(name="half", dims=dims, dtype=torch.float16)
     reason = OP.implementations["flashinfer_composed"].needs.refuses(point)
@@ -142,7 +142,7 @@ def test_fp8_caches_need_bfloat16_queries(monkeypatch: pytest.MonkeyPatch) -> No
 def test_each_version_is_planned_and_run_in_its_own_form(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = use(monkeypatch, stand_in.library(version))
+    library = use(monkeypatch, stand_in.made(version))
     inputs = drawn(mla_case(3, 20, tree="chain"))
     OP.implementations["flashinfer_causal"].run(inputs)
     OP.implementations["flashinfer_composed"].run(inputs)
@@ -163,7 +163,7 @@ def test_each_version_is_planned_and_run_in_its_own_form(
 def test_a_run_that_asks_for_another_base_than_was_planned_fails_loudly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    library = use(monkeypatch, stand_in.library("0.7.4"))
+    library = use(monkeypatch, stand_in.made("0.7.4"))
     given = Given(**drawn(mla_case(3, 20, tree="chain")))
     lists = composed.prefix_lists(given, given.prefix_lens.tolist())
     attention = _flashinfer_mla.attention(library, given, lists, causal=False, base=2)
@@ -196,7 +196,7 @@ def test_each_draft_lists_the_keys_that_it_sees_and_no_other() -> None:
 def test_a_cache_that_is_no_row_of_keys_is_not_copied_in_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    use(monkeypatch, stand_in.library("0.7.4"))
+    use(monkeypatch, stand_in.made("0.7.4"))
     inputs = drawn(mla_case(3, 20))
     pool = inputs["ckv_cache"]
     apart = torch.empty(len(pool), pool.shape[1] + 1, pool.shape[2], dtype=pool.dtype)[:, :-1]
@@ -206,7 +206,7 @@ def test_a_cache_that_is_no_row_of_keys_is_not_copied_in_silence(
 
 
 def test_what_the_composition_repeats_and_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, stand_in.library("0.7.4"))
+    use(monkeypatch, stand_in.made("0.7.4"))
     whole = OP.implementations["flashinfer_composed"].prepare(drawn(mla_case(3, 20)))
     assert [stage.name for stage in whole.stages] == ["drafts", "plan_drafts", "indices", "plan"]
     assert (whole.launches, whole.facts["composed_of"]) == (3, "drafts, prefix, merge")
@@ -223,7 +223,7 @@ def test_what_the_composition_repeats_and_records(monkeypatch: pytest.MonkeyPatc
 def test_a_row_that_sees_nothing_is_zero_and_minus_infinity_where_nothing_is_merged(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, stand_in.library(version))
+    use(monkeypatch, stand_in.made(version))
     inputs = {**drawn(mla_case(3, 0)), "mask_words": torch.tensor([[1, 0, 5]]).int()}
     outputs = OP.implementations["flashinfer_composed"].run(inputs)
     assert (outputs["lse"][1] == -math.inf).all()
@@ -233,7 +233,7 @@ def test_a_row_that_sees_nothing_is_zero_and_minus_infinity_where_nothing_is_mer
 
 @pytest.mark.parametrize("name", ["flashinfer_composed", *CHAINS])
 def test_every_call_computes_afresh(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, stand_in.library("0.6.18"))
+    use(monkeypatch, stand_in.made("0.6.18"))
     inputs = drawn(mla_case(3, 20, tree="chain", requests=2))
     prepared = OP.implementations[name].prepare(inputs)
     for value in prepared.call().values():

@@ -52,13 +52,13 @@ POINTS = [
 def test_what_is_planned_computes_the_op(
     version: str, name: str, point: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, stand_in.library(version))
+    use(monkeypatch, stand_in.made(version))
     run_right(OP, name, point)
 
 
 @pytest.mark.parametrize("point", [p for p in POINTS if p.values[0].dims["page"] != 1])  # type: ignore[union-attr]  # a Case
 def test_xqa_computes_the_op_but_its_lse(point: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, stand_in.library("0.7.4"))
+    use(monkeypatch, stand_in.made("0.7.4"))
     run_right(OP, "flashinfer_xqa", point)
 
 
@@ -79,13 +79,13 @@ def test_xqa_computes_the_op_but_its_lse(point: Case, monkeypatch: pytest.Monkey
 def test_forms_without_a_mask_compute_chains(
     version: str, name: str, point: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, stand_in.library(version))
+    use(monkeypatch, stand_in.made(version))
     run_right(OP, name, point)
 
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_forms_without_a_mask_refuse_trees(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, stand_in.library("0.7.4"))
+    use(monkeypatch, stand_in.made("0.7.4"))
     implementation = OP.implementations[name]
     assert implementation.needs.refuses(case(3, 20, tree="star")) == (
         "it takes no tree mask and so serves chains alone: star branches"
@@ -108,7 +108,7 @@ def test_rows_are_the_decode_form_and_cost_what_it_costs() -> None:
 def test_tensor_cores_are_used_where_rows_fill_them_or_nothing_else_serves(
     tokens: int, heads: tuple[int, int], used: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = use(monkeypatch, stand_in.library("0.7.4"))
+    library = use(monkeypatch, stand_in.made("0.7.4"))
     point = case(tokens, 20, tree="chain", heads=heads)
     prepared = OP.implementations["flashinfer_decode"].prepare(drawn(point))
     (wrapper,) = library.BatchDecodeWithPagedKVCacheWrapper.made
@@ -128,7 +128,7 @@ def test_tensor_cores_are_used_where_rows_fill_them_or_nothing_else_serves(
 def test_xqa_refuses_what_it_was_not_built_for(
     point: Case, word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, stand_in.library("0.7.4"))
+    use(monkeypatch, stand_in.made("0.7.4"))
     assert word in str(xqa.refuses(point))
 
 
@@ -139,7 +139,7 @@ def test_xqa_refuses_what_it_was_not_built_for(
 def test_xqa_refuses_fp8_caches_where_it_would_round_more_than_them(
     capability: int, tokens: int, served: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, stand_in.library("0.7.4"))
+    use(monkeypatch, stand_in.made("0.7.4"))
     monkeypatch.setattr(_flashinfer, "device_capability", lambda: capability)
     reason = xqa.refuses(case(tokens, 20, heads=(8, 2), dim=128, kv="fp8"))
     assert (reason is None) == served
@@ -151,7 +151,7 @@ def test_xqa_refuses_fp8_caches_where_it_would_round_more_than_them(
 def test_a_call_gives_base_2_and_convert_the_natural_logarithm(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, stand_in.library(version))
+    use(monkeypatch, stand_in.made(version))
     inputs = drawn(case(4, 33))
     prepared = prefill.flashinfer_attention(**inputs)
     raw = prepared.call()
@@ -166,7 +166,7 @@ def test_a_call_gives_base_2_and_convert_the_natural_logarithm(
 def test_an_lse_to_base_e_that_is_taken_for_base_2_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    use(monkeypatch, stand_in.library("0.7.4"))
+    use(monkeypatch, stand_in.made("0.7.4"))
     inputs = drawn(case(4, 33))
     prepared = prefill.flashinfer_attention(**inputs)
     mixed = {name: value.clone() for name, value in prepared.call().items()}
@@ -179,7 +179,7 @@ def test_an_lse_to_base_e_that_is_taken_for_base_2_is_seen(
 def test_a_graph_plan_serves_other_lengths_and_trees(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = use(monkeypatch, stand_in.library(version))
+    library = use(monkeypatch, stand_in.made(version))
     width = Given(**drawn(case(4, 90, requests=3))).shape.width
     wrapper = None
     for context, tree in ((90, "eagle4"), (17, "star"), (52, "chain")):
@@ -204,7 +204,7 @@ def test_graph_buffers_hold_what_the_page_table_has_room_for() -> None:
     shape = Given(**inputs).shape
     inputs["page_table"].zero_()
     inputs["prefix_lens"].fill_(shape.most_keys - shape.tokens)
-    library = stand_in.library("0.7.4")
+    library = stand_in.made("0.7.4")
     wrapper = prefill.make_wrapper(library, shape, device=torch.device("cpu"), any_lengths=True)
     plan_for(library, wrapper, Given(**inputs))
     planned = wrapper.planned
@@ -239,7 +239,7 @@ def plan_for(library: Any, wrapper: Any, step: Given) -> None:
 def test_each_version_gets_what_it_takes_and_the_record_says_so(
     version: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = use(monkeypatch, stand_in.library(version))
+    library = use(monkeypatch, stand_in.made(version))
     inputs = drawn(case(4, 33, requests=2))
     prepared = OP.implementations[name].prepare(inputs)
     prepared.call()
@@ -267,7 +267,7 @@ def test_each_version_gets_what_it_takes_and_the_record_says_so(
 def test_the_causal_form_records_the_backend_that_was_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    library = use(monkeypatch, stand_in.library("0.6.18"))
+    library = use(monkeypatch, stand_in.made("0.6.18"))
     prepared = OP.implementations["flashinfer_causal"].prepare(drawn(case(3, 20, tree="chain")))
     (wrapper,) = library.BatchPrefillWithPagedKVCacheWrapper.made
     assert dict(wrapper.calls)["__init__"]["backend"] == "auto"
@@ -285,7 +285,7 @@ def test_the_causal_form_records_the_backend_that_was_chosen(
 def test_what_an_engine_repeats_can_be_repeated_and_changes_nothing(
     name: str, stages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = use(monkeypatch, stand_in.library("0.7.4"))
+    library = use(monkeypatch, stand_in.made("0.7.4"))
     inputs = drawn(case(3, 20, tree="chain", requests=2))
     prepared = OP.implementations[name].prepare(inputs)
     assert [stage.name for stage in prepared.stages] == stages
@@ -306,7 +306,7 @@ def test_what_an_engine_repeats_can_be_repeated_and_changes_nothing(
 def test_a_row_that_sees_nothing_is_zero_and_minus_infinity(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(monkeypatch, stand_in.library(version))
+    use(monkeypatch, stand_in.made(version))
     inputs = {**drawn(case(3, 0)), "mask_words": torch.tensor([[1, 0, 5]]).int()}
     outputs = prefill.flashinfer_attention(**inputs).outputs()
     assert (outputs["lse"][1] == -math.inf).all()
@@ -317,7 +317,7 @@ def test_a_row_that_sees_nothing_is_zero_and_minus_infinity(
 def test_values_of_an_fp8_cache_are_scaled_after_the_kernel_and_the_record_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    use(monkeypatch, stand_in.library("0.7.4"))
+    use(monkeypatch, stand_in.made("0.7.4"))
     point = case(2, 20, dim=128, kv="fp8")
     assert "v_scale" in prefill.flashinfer_attention(**drawn(point)).facts
     assert "v_scale" not in prefill.flashinfer_attention(**drawn(case(2, 20))).facts

@@ -42,7 +42,7 @@ def known(installed: ModuleType) -> str:
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=name_of)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_declared_call_fits_both_known_versions(adapter: ModuleType, version: str) -> None:
-    library = stand_in.library(version)
+    library = stand_in.made(version)
     assert calls_of(adapter, library)
     for call in calls_of(adapter, library):
         assert call.why_not(library) is None
@@ -64,7 +64,7 @@ def test_the_stand_in_has_the_real_signatures(
     adapter: ModuleType, installed: ModuleType, known: str
 ) -> None:
     for call in calls_of(adapter, installed):
-        mine = inspect.signature(call.find(stand_in.library(known))).parameters
+        mine = inspect.signature(call.find(stand_in.made(known))).parameters
         theirs = inspect.signature(call.find(installed)).parameters
         assert {name: (p.kind, p.default) for name, p in mine.items()} == {
             name: (p.kind, p.default) for name, p in theirs.items()

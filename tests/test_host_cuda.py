@@ -440,7 +440,7 @@ def test_a_shuffle_outside_its_own_mask_is_refused() -> None:
 
 def library(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path]:
     monkeypatch.setenv("HOST_CUDA_CACHE", str(cache))
-    return lambda: _host_cuda_build.library('extern "C" __global__ void k(int* y) {}', "k")
+    return lambda: _host_cuda_build.built('extern "C" __global__ void k(int* y) {}', "k")
 
 
 def test_what_was_built_is_found_again_and_nothing_else_is_left(

@@ -47,8 +47,8 @@ def test_public_logs_give_what_is_expected_of_them() -> None:
 
 def check_header(table: Table, expected: dict[str, Any], want: dict[str, Any]) -> None:
     assert (table.ranks, table.nodes) == (expected["n_ranks"], expected["n_nodes"])
-    if table.library is not None:  # some versions are known from elsewhere, not from the file
-        assert table.library == expected["nccl_version"]
+    if table.nccl_version is not None:  # some versions are known from elsewhere, not from the file
+        assert table.nccl_version == expected["nccl_version"]
     tool = expected["nccl_tests_version"]
     assert table.tool == (None if tool is None else f"nccl-tests {tool}")
     assert (table.name is not None) == expected["collective_named_in_file"]

@@ -240,7 +240,7 @@ def test_a_width_that_16_byte_loads_do_not_divide_is_refused_and_raised() -> Non
 
 @pytest.fixture(params=["0.6.18", "0.7.4"])
 def library(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    found = stand_in.library(request.param)
+    found = stand_in.made(request.param)
     monkeypatch.setitem(sys.modules, "flashinfer", found)
     monkeypatch.setattr(_flashinfer, "cannot_build", lambda: None)
     _flashinfer._import_failure.cache_clear()

@@ -254,7 +254,7 @@ def test_long_contexts_and_lengths_that_fill_no_byte_are_measured(op: Op) -> Non
 
 @pytest.fixture(params=["0.6.18", "0.7.4"])
 def library(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    found = stand_in.library(request.param)
+    found = stand_in.made(request.param)
     monkeypatch.setitem(sys.modules, "flashinfer", found)
     monkeypatch.setattr(_flashinfer, "cannot_build", lambda: None)
     _flashinfer._import_failure.cache_clear()

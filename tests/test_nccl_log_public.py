@@ -65,8 +65,8 @@ def test_a_plugin_s_settings_transports_channels_and_matrix_are_as_expected() ->
 @pytest.mark.parametrize("number", ["11", "19"])
 def test_tables_calls_version_and_settings_are_as_expected(number: str) -> None:
     want, log = expected(number), public(number)
-    if log.library is not None:
-        assert log.library.version == want["nccl_version"]
+    if log.loaded is not None:
+        assert log.loaded.version == want["nccl_version"]
     found = {(e.function, e.algorithm, e.protocol): e for e in log.entries}
     checked = 0
     for function, cells in want["tuning_us_GBps"].items():
@@ -150,7 +150,7 @@ def test_fragments_give_their_calls_paths_rings_and_transports() -> None:
     assert sum(t.count for t in logs["F6"].transports) == 2
     assert {found.name for found in suspicions(logs["F6"])} == {"shm-because-p2p-level"}
     assert {found.name for found in suspicions(logs["F5"])} == {"shm-transport"}
-    version = logs["F1"].library
+    version = logs["F1"].loaded
     assert version is not None
     assert version.version == want["F1"]["nccl_version"]
 

@@ -67,7 +67,7 @@ def result(point: Point, seconds: float, wrong: int = 0) -> Result:
 def group(library: str = "2.13.0") -> Group:
     return Group(
         ranks=tuple(
-            Joined(rank=r, pid=100 + r, device=r, bus="cpu", name="x86_64", library=library)
+            Joined(rank=r, pid=100 + r, device=r, bus="cpu", name="x86_64", library_version=library)
             for r in range(4)
         )
     )
@@ -171,7 +171,7 @@ def test_a_printed_table_is_read_back_as_it_was_measured(
 
 def test_the_header_names_the_library_that_moved_the_data() -> None:
     (table,) = read_back([*_table.header(job(backend="nccl"), group("2.27.5"))])
-    assert (table.library, table.backend) == ("2.27.5", "nccl")
+    assert (table.nccl_version, table.backend) == ("2.27.5", "nccl")
     first = next(iter(_table.header(job(), group("2.13.0+cpu"))))
     assert re.fullmatch(r"# verifyscope version \S+ backend=gloo torch=2\.13\.0\+cpu", first)
 

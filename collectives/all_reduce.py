@@ -6,7 +6,7 @@ into the output, then the all-reduce there; both are inside the timed call.
 
 from typing import TYPE_CHECKING
 
-from collectives._collective import Collective, tile
+from collectives._sweep.collective import Collective, tile
 
 if TYPE_CHECKING:
     import torch

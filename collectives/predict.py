@@ -19,9 +19,9 @@ from verifyscope import cli
 from verifyscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from collectives._cost_model import Topology
-    from collectives._measured import Row
-    from collectives._prediction import Size
+    from collectives._model.cost import Topology
+    from collectives._model.measured import Row
+    from collectives._model.prediction import Size
     from ingest.nccl_facts import NcclLog
 
 PROGRAM = "python -m collectives.predict"
@@ -94,7 +94,8 @@ def main(
     ] = None,
 ) -> None:
     """Predict NCCL's choice and time by size, for a graph that is given or read from a log."""
-    from collectives import _prediction, _prediction_records, _prediction_table
+    from collectives._model import prediction, table
+    from collectives._model import records as rows
     from verifyscope import runs
     from verifyscope.errors import choose
 
@@ -112,7 +113,7 @@ def main(
         gpu=gpu or _DEFAULT_GPU,
     )
     try:
-        found = _prediction.predict(
+        found = prediction.predict(
             function=op,
             topology=topology,
             version=version,
@@ -127,9 +128,9 @@ def main(
         raise UsageError(f"nothing to predict: {error}") from None
     inside = records is not None and records.is_dir()
     with runs.start(records / _FILE if records and inside else records, "predict") as run:
-        for record in _prediction_records.records(found, run.environment):
+        for record in rows.records(found, run.environment):
             run.append(record)
-    _prediction_table.show(found)
+    table.show(found)
     if gpu is None and topology is not None:
         cli.note(f"--gpu is not given: the ceilings are those of {_DEFAULT_GPU}")
     cli.note(f"records: {run.path}")
@@ -157,7 +158,7 @@ def _version(given: str | None, log: "NcclLog | None") -> tuple[tuple[int, ...],
     """Return the version to model and its text; the text is None where nobody said it."""
     import re
 
-    from collectives._cost_constants import FIRST, LAST
+    from collectives._model.constants import FIRST, LAST
 
     library = None if log is None else log.loaded
     text = given or (library.version if library is not None else None)
@@ -176,7 +177,7 @@ def _settings(
     algo: str | None, proto: str | None, log: "NcclLog | None", op: str
 ) -> list[tuple[str, str]]:
     """Return NCCL_ALGO and NCCL_PROTO: what is given, else what the log has."""
-    from collectives._topology import settings_of
+    from collectives._model.topology import settings_of
 
     found = {} if log is None else settings_of(log, op)
     found |= {name: value for name, value in (("NCCL_ALGO", algo), ("NCCL_PROTO", proto)) if value}
@@ -194,7 +195,7 @@ def _topology_of(
     gpu: str,
 ) -> "Topology | None":
     """Return the topology that is given, else the log's; None where the log has only a table."""
-    from collectives import _topology
+    from collectives._model import topology
     from verifyscope.hardware import find_gpu
 
     capability = find_gpu(gpu).capability
@@ -211,7 +212,7 @@ def _topology_of(
     if ranks is not None:
         _require("--ranks", ranks, 2, _LARGEST_RANKS)
     try:
-        return _topology.from_log(known, ranks=ranks, capability=capability)
+        return topology.from_log(known, ranks=ranks, capability=capability)
     except ValueError as error:
         raise UsageError(str(error)) from None
 
@@ -225,7 +226,7 @@ def _given(
     nodes: int,
     capability: int,
 ) -> "Topology":
-    from collectives._cost_model import PATHS, Graph, Topology
+    from collectives._model.cost import PATHS, Graph, Topology
     from verifyscope.errors import choose
 
     ring_gb_s, ring_channels = graph
@@ -272,11 +273,11 @@ def _sizes(
     model: str | None, tokens: str | None, min_bytes: str | None, max_bytes: str | None
 ) -> "list[Size]":
     """Return the sizes that a sweep of these options measures."""
-    from collectives import _plan
-    from collectives._prediction import Size
+    from collectives._model.prediction import Size
+    from collectives._sweep import plan
     from verifyscope import units
 
-    points = _plan.points(
+    points = plan.points(
         backend="nccl",
         dtype="bfloat16",
         model=model,
@@ -305,11 +306,11 @@ def _rows(records: Path | None, sweep: Path | None, op: str) -> "list[Row]":
 
 
 def _read_rows(path: Path, op: str) -> "list[Row]":
-    from collectives import _measured
+    from collectives._model import measured
     from verifyscope import records
 
     warnings: list[str] = []
-    found = list(_measured.rows(records.read([path], warnings), op))
+    found = list(measured.rows(records.read([path], warnings), op))
     for warning in warnings:
         cli.note(warning)
     return found

@@ -19,7 +19,7 @@ from verifyscope import cli
 from verifyscope.errors import Failure, UsageError, choose
 
 if TYPE_CHECKING:
-    from collectives._plan import Job
+    from collectives._sweep.plan import Job
 
 PROGRAM = "python -m collectives.sweep"
 
@@ -62,25 +62,25 @@ def main(
     ] = None,
 ) -> None:
     """Time an all-reduce over all ranks, size by size, in place and out of place."""
-    from collectives import _devices, _plan
+    from collectives._sweep import devices, plan
     from collectives.all_reduce import ALL_REDUCE
     from verifyscope import units
 
-    choose("dtype", dtype, list(_plan.DTYPE_BYTES))
+    choose("dtype", dtype, list(plan.DTYPE_BYTES))
     if backend is not None:
-        choose("backend", backend, list(_plan.BACKENDS))
+        choose("backend", backend, list(plan.BACKENDS))
     if iterations is None:
-        iterations = _plan.DEFAULT_ITERATIONS[backend or "nccl"]
-    _require("--gpus", ranks, 1, _plan.MOST_RANKS)
+        iterations = plan.DEFAULT_ITERATIONS[backend or "nccl"]
+    _require("--gpus", ranks, 1, plan.MOST_RANKS)
     _require("--iterations", iterations, 1, 1_000_000)
     _require("--warmup", warmup, 0, 1_000_000)
     _require("--timeout", timeout, 1, 86_400)
-    job = _plan.Job(
+    job = plan.Job(
         collective=ALL_REDUCE,
         backend=backend or "nccl",
         ranks=ranks,
         dtype=dtype,
-        points=_plan.points(
+        points=plan.points(
             backend=backend or "nccl",
             dtype=dtype,
             model=model,
@@ -92,8 +92,8 @@ def main(
         warmup=warmup,
         timeout_s=timeout,
     )
-    _devices.require_torch()
-    _devices.require_driver(job) if job.backend == "nccl" else _devices.require_memory(job)
+    devices.require_torch()
+    devices.require_driver(job) if job.backend == "nccl" else devices.require_memory(job)
     signal.signal(signal.SIGTERM, _terminate)
     _sweep(job, records, json)
 
@@ -111,23 +111,23 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 def _sweep(job: "Job", records: Path | None, json: Path | None) -> None:
     """Measure `job` and say what came of it; `Failure` for wrong values and lost ranks."""
-    from collectives import _devices, _launch
-    from collectives._outcome import Outcome
-    from collectives._screen import screen
+    from collectives._sweep import devices, launch
+    from collectives._sweep.outcome import Outcome
+    from collectives._sweep.screen import screen
     from verifyscope import runs
 
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(_launch.fork_server())
+        server = stack.enter_context(launch.fork_server())
         if job.backend == "nccl":
-            _devices.require_gpus(job, _launch.count_gpus(server))
+            devices.require_gpus(job, launch.count_gpus(server))
         table = stack.enter_context(_json_file(json)) if json else None
         run = stack.enter_context(runs.start(records, "sweep"))
         outcome = Outcome(job, run, stack.enter_context(screen(job.calls)))
         try:
-            for message in _launch.results(server, job):
+            for message in launch.results(server, job):
                 outcome.take(message)
             outcome.end(None)
-        except _launch.RankFailed as failed:
+        except launch.RankFailed as failed:
             outcome.end(failed)
         finally:
             if table is not None:

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from collectives._cost_constants import Version, constants
-from collectives._cost_model import (
+from collectives._model.constants import Version, constants
+from collectives._model.cost import (
     Cell,
     Graph,
     Topology,

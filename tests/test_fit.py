@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from collectives import _fit
+from collectives._model import fit
 
 US = 1e-6
 
 
 def test_rows_on_a_line_give_it_back_without_error() -> None:
-    line = _fit.fit([(size, 20 * US + size / 10e9) for size in (1024, 4096, 65536, 2**20)])
+    line = fit.fit([(size, 20 * US + size / 10e9) for size in (1024, 4096, 65536, 2**20)])
     assert line.alpha_s == pytest.approx(20 * US)
     assert line.bytes_per_s == pytest.approx(10e9)
     assert line.alpha_error_s == pytest.approx(0.0, abs=1e-12)
@@ -26,14 +26,14 @@ def test_rows_on_a_line_give_it_back_without_error() -> None:
 def test_a_point_off_the_line_is_named_as_the_worst() -> None:
     rows = [(size, 20 * US + size / 10e9) for size in (1024, 4096, 16384, 65536, 262144)]
     rows[2] = (16384, 2 * rows[2][1])
-    line = _fit.fit(rows)
+    line = fit.fit(rows)
     assert line.worst_bytes == 16384
-    assert line.worst > _fit.BAD_FIT
+    assert line.worst > fit.BAD_FIT
 
 
 def test_a_line_for_other_ranks_has_its_latency_and_its_bytes_scaled() -> None:
-    line = _fit.fit([(1024, 21 * US), (4096, 20 * US), (65536, 30 * US)])
-    other = _fit.scaled(line, latency=0.5, slope=2.0)
+    line = fit.fit([(1024, 21 * US), (4096, 20 * US), (65536, 30 * US)])
+    other = fit.scaled(line, latency=0.5, slope=2.0)
     assert other.alpha_s == pytest.approx(0.5 * line.alpha_s)
     assert other.slope_s == pytest.approx(2.0 * line.slope_s)
     assert other.alpha_error_s == pytest.approx(0.5 * line.alpha_error_s)
@@ -47,7 +47,7 @@ def test_an_interval_of_a_fit_holds_the_truth_nineteen_times_of_twenty() -> None
     trials = 400
     for _ in range(trials):
         truth = [20 * US + size / 10e9 for size in sizes]
-        line = _fit.fit(
+        line = fit.fit(
             [(s, t * generator.gauss(1, 0.03)) for s, t in zip(sizes, truth, strict=True)]
         )
         held["alpha"] += abs(line.alpha_s - 20 * US) <= line.alpha_error_s
@@ -67,13 +67,13 @@ def test_an_interval_of_a_fit_holds_the_truth_nineteen_times_of_twenty() -> None
 )
 def test_too_few_rows_have_no_line(points: Sequence[tuple[int, float]], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        _fit.fit(points)
+        fit.fit(points)
 
 
 def test_a_line_that_falls_has_no_bandwidth_and_no_negative_time() -> None:
-    line = _fit.fit([(1024, 30 * US), (4096, 20 * US), (8192, 10 * US)])
+    line = fit.fit([(1024, 30 * US), (4096, 20 * US), (8192, 10 * US)])
     assert line.bytes_per_s is None
     assert line.seconds(10**9) == 0.0
     assert line.interval(10**9)[0] == 0.0
-    assert math.isclose(_fit.student_t(1), 12.71)
-    assert _fit.student_t(31) == pytest.approx(2.0395, abs=1e-3)
+    assert math.isclose(fit.student_t(1), 12.71)
+    assert fit.student_t(31) == pytest.approx(2.0395, abs=1e-3)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from collectives import _topology
-from collectives._cost_model import Graph, Topology, choose, cost_table
+from collectives._model import topology
+from collectives._model.cost import Graph, Topology, choose, cost_table
 from ingest import nccl_names
 from ingest.log import numbered_lines
 from ingest.nccl_facts import NcclLog
@@ -104,7 +104,7 @@ def test_tables_calls_version_and_settings_are_as_expected(number: str) -> None:
 
 def test_every_logged_call_is_what_the_printed_table_makes_nccl_take() -> None:
     log = public("11")
-    cells = _topology.printed_cells(log, "broadcast")
+    cells = topology.printed_cells(log, "broadcast")
     assert len(log.choices) == 13
     for known in log.choices:
         assert choose(cells, known.size_bytes).name == known.name
@@ -118,13 +118,13 @@ def test_the_model_gives_the_printed_tables_digit_by_digit(function: str) -> Non
     ring = Graph(channel_gb_s=1.2, channels=2, path="LOC", inter_path="PHB")
     tree = Graph(channel_gb_s=2.4, channels=2, path="LOC", inter_path="PHB", plain_tree=True)
     sockets = Topology(ranks=2, nodes=2, ring=ring, tree=tree)
-    for number, topology, version in (("19", h200, (2, 30, 4)), ("11", sockets, (2, 29, 7))):
+    for number, wired, version in (("19", h200, (2, 30, 4)), ("11", sockets, (2, 29, 7))):
         entries = {
             (e.algorithm, e.protocol): f"{e.latency_us:.1f}/{e.bandwidth_gb_s:.1f}"
             for e in public(number).entries
             if e.function == function
         }
-        for cell in cost_table(topology, version, function) if entries else []:
+        for cell in cost_table(wired, version, function) if entries else []:
             bandwidth = 0.0 if cell.off else cell.bandwidth_gb_s
             printed = f"{cell.latency_us:.1f}/{bandwidth:.1f}"
             assert entries[cell.algorithm, cell.protocol] == printed, cell.name

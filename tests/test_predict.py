@@ -5,8 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from collectives import _measured, _topology, predict
-from collectives._cost_model import cost_table
+from collectives import predict
+from collectives._model import measured, topology
+from collectives._model.cost import cost_table
 from ingest.nccl_log import read_log
 from verifyscope import cli, environment
 from verifyscope.records import Launch, Measurement, Reader
@@ -238,11 +239,11 @@ def test_the_worst_rank_decides_as_in_nccl() -> None:
         P + PATTERN.format(p=4, c=4, b="12.0", t="SYS"),
         P + PATTERN.format(p=1, c=2, b="24.0", t="PHB"),
     )
-    topology = _topology.from_log(read_log(enumerate(lines, 1)), ranks=None, capability=120)
-    assert topology is not None
-    assert (topology.ring.channels, topology.ring.channel_gb_s) == (2, 12.0)
-    assert topology.ring.path == "SYS"
-    assert not topology.tree.plain_tree
+    found = topology.from_log(read_log(enumerate(lines, 1)), ranks=None, capability=120)
+    assert found is not None
+    assert (found.ring.channels, found.ring.channel_gb_s) == (2, 12.0)
+    assert found.ring.path == "SYS"
+    assert not found.tree.plain_tree
 
 
 def test_measured_rows_stand_beside_what_nccl_believes(
@@ -322,7 +323,7 @@ def test_rows_of_predictions_of_others_and_without_a_time_do_not_count() -> None
         msgspec.structs.replace(known, ranks=None),
         msgspec.structs.replace(known, status="error", reason="lost", median_s=None),
     ]
-    assert [row.size_bytes for row in _measured.rows([known, *others], "all_reduce")] == [1024]
+    assert [row.size_bytes for row in measured.rows([known, *others], "all_reduce")] == [1024]
 
 
 @pytest.mark.parametrize(
@@ -423,7 +424,7 @@ def test_a_run_goes_under_runs_where_no_file_is_named(
 
 def test_a_combination_that_is_off_still_has_a_belief() -> None:
     lines = (START, P + RING)
-    topology = _topology.from_log(read_log(enumerate(lines, 1)), ranks=8, capability=120)
-    assert topology is not None
-    ll128 = [cell for cell in cost_table(topology, (2, 30)) if cell.name == "ring/ll128"]
+    found = topology.from_log(read_log(enumerate(lines, 1)), ranks=8, capability=120)
+    assert found is not None
+    ll128 = [cell for cell in cost_table(found, (2, 30)) if cell.name == "ring/ll128"]
     assert ll128[0].bandwidth_gb_s == pytest.approx(48 * 0.92 * 8 / 14)

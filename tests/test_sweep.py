@@ -16,11 +16,11 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from collectives import _launch, _outcome, _plan
-from collectives._launch import ForkServer, Group, RankFailed, Result
-from collectives._messages import Gpus, Progress
-from collectives._plan import Job
-from collectives._screen import Screen
+from collectives._sweep import launch, outcome, plan
+from collectives._sweep.launch import ForkServer, Group, RankFailed, Result
+from collectives._sweep.messages import Gpus, Progress
+from collectives._sweep.plan import Job
+from collectives._sweep.screen import Screen
 from collectives.all_reduce import ALL_REDUCE
 from ingest import nccl_records
 from ingest.log import Log, numbered_lines
@@ -33,12 +33,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkServer]:
-    with _launch.fork_server() as started:
+    with launch.fork_server() as started:
         yield started
 
 
 def a_job(*, ranks: int = 2, dtype: str = "bfloat16", sizes: tuple[int, int] = (1024, 2048)) -> Job:
-    points = _plan.points(
+    points = plan.points(
         backend="gloo",
         dtype=dtype,
         model=None,
@@ -59,7 +59,7 @@ def a_job(*, ranks: int = 2, dtype: str = "bfloat16", sizes: tuple[int, int] = (
 
 
 def measured(server: ForkServer, job: Job) -> tuple[Group, list[Result]]:
-    messages = [m for m in _launch.results(server, job) if not isinstance(m, Progress)]
+    messages = [m for m in launch.results(server, job) if not isinstance(m, Progress)]
     group, *results = messages
     assert isinstance(group, Group)
     return group, [known for known in results if isinstance(known, Result)]
@@ -70,7 +70,7 @@ def lost(
 ) -> tuple[Group, RankFailed]:
     group = None
     try:
-        for message in _launch.results(server, job):
+        for message in launch.results(server, job):
             if isinstance(message, Group):
                 group = message
             elif group is not None and isinstance(message, Progress) and message.calls:
@@ -128,13 +128,13 @@ def test_wrong_values_withhold_the_time_everywhere(
 ) -> None:
     job = replace(a_job(sizes=(1024, 1024)), collective=faulty.CORRUPT)
     with runs.start(tmp_path / "r.jsonl", "sweep") as run:
-        outcome = _outcome.Outcome(job, run, Screen(None, None))
-        for message in _launch.results(server, job):
-            outcome.take(message)
-        outcome.end(None)
-    assert outcome.problem is not None
+        found = outcome.Outcome(job, run, Screen(None, None))
+        for message in launch.results(server, job):
+            found.take(message)
+        found.end(None)
+    assert found.problem is not None
     assert "values are wrong at 1024B-bfloat16-out-of-place, 1024B-bfloat16-in-place" in (
-        outcome.problem
+        found.problem
     )
     records = [known for known in Reader(run.path) if isinstance(known, Measurement)]
     assert [(known.status, known.median_s) for known in records] == [("corrupt", None)] * 2
@@ -144,7 +144,7 @@ def test_wrong_values_withhold_the_time_everywhere(
     row = next(line for line in printed.splitlines() if not line.startswith("#")).split()
     assert row[5:] == ["N/A", "N/A", "N/A", "12", "N/A", "N/A", "N/A", "12"]
     assert "# Out of bounds values : 24 FAILED" in printed
-    assert json.loads(outcome.json())["results"][0]["in_place"]["time"] is None
+    assert json.loads(found.json())["results"][0]["in_place"]["time"] is None
 
 
 def test_a_rank_that_raises_is_named_with_its_error(server: ForkServer) -> None:
@@ -185,7 +185,7 @@ def test_a_job_after_a_lost_one_finds_a_fresh_group(server: ForkServer) -> None:
 
 
 def test_the_fork_server_counts_gpus_without_touching_them_itself(server: ForkServer) -> None:
-    found = _launch.count_gpus(server)
+    found = launch.count_gpus(server)
     assert isinstance(found, Gpus)
     assert found.count > 0 or found.reason is None or "built without" in found.reason
 

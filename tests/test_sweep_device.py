@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from collectives import _plan, _timing, _worker
-from collectives._plan import Job
+from collectives._sweep import plan, timing, worker
+from collectives._sweep.plan import Job
 from collectives.all_reduce import ALL_REDUCE
 
 
@@ -58,8 +58,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_device_clock_encloses_the_call_alone_behind_hold_and_start_line(
     log: list[str],
 ) -> None:
-    taken = _timing.DeviceClock(torch.device("cpu")).time(lambda: log.append("call"))
-    assert taken == _timing.Taken(42.5e-6, exposed=False)
+    taken = timing.DeviceClock(torch.device("cpu")).time(lambda: log.append("call"))
+    assert taken == timing.Taken(42.5e-6, exposed=False)
     assert log == [
         "hold",
         "record held",
@@ -76,7 +76,7 @@ def test_a_hold_that_was_over_early_marks_the_time_as_exposed(
     log: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeEvent, "over", True)
-    assert _timing.DeviceClock(torch.device("cpu")).time(lambda: None).exposed
+    assert timing.DeviceClock(torch.device("cpu")).time(lambda: None).exposed
 
 
 def test_a_rank_sets_its_gpu_before_it_joins_and_makes_the_communicator_at_once(
@@ -93,7 +93,7 @@ def test_a_rank_sets_its_gpu_before_it_joins_and_makes_the_communicator_at_once(
     monkeypatch.setattr(torch.cuda, "set_device", set_device)
     monkeypatch.setattr(dist, "init_process_group", join)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    points = _plan.points(
+    points = plan.points(
         backend="nccl", dtype="bfloat16", model=None, tokens=None, min_bytes=8, max_bytes=8
     )
     job = Job(
@@ -106,7 +106,7 @@ def test_a_rank_sets_its_gpu_before_it_joins_and_makes_the_communicator_at_once(
         warmup=0,
         timeout_s=30,
     )
-    device = _worker._join(job, 3, tmp_path / "store")
+    device = worker._join(job, 3, tmp_path / "store")
     assert device == torch.device("cuda", 3)
     assert calls == [("set", device), ("join", "nccl")]
     assert told["device_id"] == device
@@ -116,7 +116,7 @@ def test_a_rank_sets_its_gpu_before_it_joins_and_makes_the_communicator_at_once(
 
 
 def test_the_data_of_a_rank_differ_from_call_to_call_and_sum_exactly_in_bfloat16() -> None:
-    points = _plan.points(
+    points = plan.points(
         backend="gloo", dtype="bfloat16", model=None, tokens=None, min_bytes=8, max_bytes=8
     )
     for ranks in (1, 8, 256):
@@ -130,8 +130,8 @@ def test_the_data_of_a_rank_differ_from_call_to_call_and_sum_exactly_in_bfloat16
             warmup=0,
             timeout_s=30,
         )
-        numbers = _worker._numbers(job)
-        assert numbers.shape == (ranks, 2 * _worker.PERIOD)
+        numbers = worker._numbers(job)
+        assert numbers.shape == (ranks, 2 * worker.PERIOD)
         exact = numbers.double()
         assert exact.abs().sum(0).max() <= 256
         assert torch.equal(numbers.sum(0, dtype=torch.bfloat16).double(), exact.sum(0))

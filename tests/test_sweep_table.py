@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives import _devices, _plan, _table, sweep
-from collectives._launch import Group, Result
-from collectives._messages import Gpus, Joined
-from collectives._plan import Job, Point
+from collectives import sweep
+from collectives._sweep import devices
+from collectives._sweep import plan as sweep_plan
+from collectives._sweep import table as sweep_table
+from collectives._sweep.launch import Group, Result
+from collectives._sweep.messages import Gpus, Joined
+from collectives._sweep.plan import Job, Point
 from collectives.all_reduce import ALL_REDUCE
 from ingest import nccl_tests
 from ingest.log import numbered_lines
@@ -29,7 +32,7 @@ def plan(
     least: int | None = None,
     most: int | None = None,
 ) -> list[int]:
-    found = _plan.points(
+    found = sweep_plan.points(
         backend=backend, dtype=dtype, model=model, tokens=tokens, min_bytes=least, max_bytes=most
     )
     assert [point.in_place for point in found] == [False, True] * (len(found) // 2)
@@ -37,7 +40,7 @@ def plan(
 
 
 def job(*, dtype: str = "bfloat16", backend: str = "gloo", ranks: int = 4) -> Job:
-    points = _plan.points(
+    points = sweep_plan.points(
         backend=backend,
         dtype=dtype,
         model="kimi-k2.5",
@@ -97,7 +100,7 @@ def test_without_sizes_there_are_those_of_a_verify_pass_and_powers_around_them()
 
 
 def test_a_size_that_is_both_keeps_its_tokens() -> None:
-    (point, _) = _plan.points(
+    (point, _) = sweep_plan.points(
         backend="gloo",
         dtype="bfloat16",
         model="llama-3.1-70b",
@@ -117,7 +120,7 @@ def test_one_bound_alone_has_a_sensible_other() -> None:
 def test_a_row_is_printed_as_nccl_tests_prints_it() -> None:
     known = job()
     point = known.points[2]
-    line = _table.row(known, result(point, 109.644e-6), result(known.points[3], 106.99e-6))
+    line = sweep_table.row(known, result(point, 109.644e-6), result(known.points[3], 106.99e-6))
     assert line == (
         "       57344         28672  bfloat16     sum      -1"
         "   109.64    0.52    0.78       0   106.99    0.54    0.80       0"
@@ -126,7 +129,7 @@ def test_a_row_is_printed_as_nccl_tests_prints_it() -> None:
 
 def test_what_was_not_run_and_the_time_of_wrong_values_are_not_printed() -> None:
     known = job(dtype="float32")
-    line = _table.row(known, result(known.points[0], 1e-3, wrong=12), None)
+    line = sweep_table.row(known, result(known.points[0], 1e-3, wrong=12), None)
     assert line.split() == (
         ["32768", "8192", "float", "sum", "-1", "N/A", "N/A", "N/A", "12", *["N/A"] * 4]
     )
@@ -138,7 +141,7 @@ def test_what_was_not_run_and_the_time_of_wrong_values_are_not_printed() -> None
 )
 def test_a_time_has_as_many_decimals_as_fit(seconds: float, text: str) -> None:
     known = job()
-    assert _table.row(known, result(known.points[0], seconds), None).split()[5] == text
+    assert sweep_table.row(known, result(known.points[0], seconds), None).split()[5] == text
 
 
 @given(
@@ -151,9 +154,9 @@ def test_a_printed_table_is_read_back_as_it_was_measured(
 ) -> None:
     known = job()
     results = [result(p, s, w) for p, s, w in zip(known.points, seconds, wrong, strict=True)]
-    lines = [*_table.header(known, group())]
-    lines += [_table.row(known, results[at], results[at + 1]) for at in (0, 2, 4)]
-    lines += _table.footer(known, results, concluded=True)
+    lines = [*sweep_table.header(known, group())]
+    lines += [sweep_table.row(known, results[at], results[at + 1]) for at in (0, 2, 4)]
+    lines += sweep_table.footer(known, results, concluded=True)
     (table,) = read_back(lines)
     assert (table.name, table.ranks, table.nodes) == ("all_reduce_perf", 4, 1)
     assert table.backend == "gloo"
@@ -170,9 +173,9 @@ def test_a_printed_table_is_read_back_as_it_was_measured(
 
 
 def test_the_header_names_the_library_that_moved_the_data() -> None:
-    (table,) = read_back([*_table.header(job(backend="nccl"), group("2.27.5"))])
+    (table,) = read_back([*sweep_table.header(job(backend="nccl"), group("2.27.5"))])
     assert (table.nccl_version, table.backend) == ("2.27.5", "nccl")
-    first = next(iter(_table.header(job(), group("2.13.0+cpu"))))
+    first = next(iter(sweep_table.header(job(), group("2.13.0+cpu"))))
     assert re.fullmatch(r"# verifyscope version \S+ backend=gloo torch=2\.13\.0\+cpu", first)
 
 
@@ -180,8 +183,8 @@ def test_the_average_counts_both_directions_and_no_wrong_row() -> None:
     known = job()
     right, wrong = result(known.points[0], 32.768e-6), result(known.points[1], 1e-9, wrong=1)
     # 32,768 B in 32.768 us are 1 GB/s, 1.5 on the bus of four ranks.
-    assert _table.average(known, [right, wrong]) == pytest.approx(1.5)
-    assert _table.average(known, [wrong]) == 0
+    assert sweep_table.average(known, [right, wrong]) == pytest.approx(1.5)
+    assert sweep_table.average(known, [wrong]) == 0
 
 
 def sweep_refuses(*arguments: str) -> int:
@@ -246,7 +249,7 @@ def test_without_a_driver_the_answer_is_what_to_type_instead(
 def test_with_fewer_gpus_the_answer_says_how_many_and_why() -> None:
     known = job(backend="nccl", ranks=8)
     with pytest.raises(UsageError, match=r"but 2 NVIDIA GPUs were found; give --gpus 2, or --gpus"):
-        _devices.require_gpus(known, Gpus(2))
+        devices.require_gpus(known, Gpus(2))
     with pytest.raises(UsageError, match=r"no NVIDIA GPU was found \(torch is built without CUDA"):
-        _devices.require_gpus(known, Gpus(0, "torch is built without CUDA"))
-    _devices.require_gpus(known, Gpus(8))
+        devices.require_gpus(known, Gpus(0, "torch is built without CUDA"))
+    devices.require_gpus(known, Gpus(8))

@@ -6,10 +6,10 @@ they can be held against its own table.
 
 from collections.abc import Iterator, Sequence
 
-from collectives._cost_model import Graph, Topology
-from collectives._fit import BAD_FIT
-from collectives._measured import Row
-from collectives._prediction import Fitted, Prediction
+from collectives._model.cost import Graph, Topology
+from collectives._model.fit import BAD_FIT
+from collectives._model.measured import Row
+from collectives._model.prediction import Fitted, Prediction
 from verifyscope import cli, units
 
 _NONE = "-"

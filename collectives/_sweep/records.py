@@ -7,8 +7,8 @@ here proves that they took effect.
 
 from collections.abc import Sequence
 
-from collectives._launch import Group, RankFailed, Result
-from collectives._plan import Job, Point
+from collectives._sweep.launch import Group, RankFailed, Result
+from collectives._sweep.plan import Job, Point
 from verifyscope import bandwidth
 from verifyscope.records import Environment, Measurement, Value
 

@@ -8,7 +8,7 @@ bandwidth, longest way. So does `from_log`, for the communicator with the most r
 from collections.abc import Sequence
 from dataclasses import replace
 
-from collectives._cost_model import Cell, Graph, Topology, distance
+from collectives._model.cost import Cell, Graph, Topology, distance
 from ingest.nccl_facts import NVLS, PLAIN_TREE, RING, TREES, NcclLog, Search
 from ingest.nccl_names import UnknownToken, allowed
 

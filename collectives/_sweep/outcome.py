@@ -2,11 +2,11 @@
 
 import msgspec
 
-from collectives import _records, _table
-from collectives._launch import Group, RankFailed, Result
-from collectives._messages import Progress
-from collectives._plan import Job
-from collectives._screen import Screen
+from collectives._sweep import records, table
+from collectives._sweep.launch import Group, RankFailed, Result
+from collectives._sweep.messages import Progress
+from collectives._sweep.plan import Job
+from collectives._sweep.screen import Screen
 from verifyscope import cli
 from verifyscope.runs import Run
 
@@ -27,7 +27,7 @@ class Outcome:
         """Keep and show `message`."""
         if isinstance(message, Group):
             self.group = message
-            for line in _table.header(self.job, message):
+            for line in table.header(self.job, message):
                 self.screen.say(line)
         elif isinstance(message, Result):
             self._record(message)
@@ -39,23 +39,23 @@ class Outcome:
         self.concluded = failed is None
         half = self.results[-1] if self.results else None
         if half is not None and not half.point.in_place:
-            self.screen.say(_table.row(self.job, half, None))
+            self.screen.say(table.row(self.job, half, None))
         if failed is not None:
             self._lose(failed)
         elif wrong := [result for result in self.results if result.wrong]:
-            cases = [_records.case(self.job, result.point) for result in wrong]
+            cases = [records.case(self.job, result.point) for result in wrong]
             more = f" and {len(wrong) - _NAMED_POINTS} more" if len(wrong) > _NAMED_POINTS else ""
             self.problem = (
                 f"values are wrong at {', '.join(cases[:_NAMED_POINTS])}{more}; their times are "
                 f"withheld: nothing may be concluded from the others either before this is mended"
             )
         if self.group is not None:
-            for line in _table.footer(self.job, self.results, concluded=self.concluded):
+            for line in table.footer(self.job, self.results, concluded=self.concluded):
                 self.screen.say(line)
 
     def json(self) -> bytes:
         """Return what was measured, with the keys that nccl-tests writes with -J."""
-        found = _table.as_json(self.job, self.group, self.results, problem=self.problem)
+        found = table.as_json(self.job, self.group, self.results, problem=self.problem)
         return msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
 
     def _record(self, result: Result) -> None:
@@ -69,21 +69,21 @@ class Outcome:
             ),
             None,
         )
-        measured = _records.measurement(
+        measured = records.measurement(
             self.job, self.group, result, before=before, environment=self.run.environment
         )
         self.run.append(measured, None if result.wrong else result.samples)
         self.results.append(result)
         if result.point.in_place:
-            self.screen.say(_table.row(self.job, self.results[-2], result))
+            self.screen.say(table.row(self.job, self.results[-2], result))
 
     def _lose(self, failed: RankFailed) -> None:
         job, count = self.job, len(self.results)
         where = "after the last point"
         if count < len(job.points):
             point, here = job.points[count], self.run.environment
-            self.run.append(_records.lost(job, self.group, point, failed, environment=here))
-            where = f"at {_records.case(job, point)}"
+            self.run.append(records.lost(job, self.group, point, failed, environment=here))
+            where = f"at {records.case(job, point)}"
         self.screen.say(f"# Test failure: {failed.reason}; {where}")
         for line in failed.said:
             cli.note(f"it said: {line}")

@@ -13,7 +13,7 @@ GB/s = 1e9 bytes/s, bytes), so that its printed table can be held against a cell
 
 CollNet and NVLS trees are never on without a plugin or on one node, and are left out. The model
 knows nothing of shared memory against peer access, of contention or of launches: trust it for the
-choice and the crossover, and fit times to measurements (`_fit.py`). Source: src/graph/tuning.cc of
+choice and the crossover, and fit times to measurements (`fit.py`). Source: src/graph/tuning.cc of
 NCCL 2.18 to 2.30; no code of it is here. Pure functions, no I/O.
 """
 
@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from collectives._cost_constants import LAST, Constants, Hop, Version, constants
+from collectives._model.constants import LAST, Constants, Hop, Version, constants
 from ingest.nccl_names import PROTOCOLS
 
 # How far two GPUs, or a GPU and a network card, are from each other, nearest first.

@@ -1,6 +1,6 @@
 """Run a job on N ranks and hand over each point as soon as all ranks have measured it.
 
-The fork server (collectives/_fork_server.py) is the one child of this process, in a session of its
+The fork server (fork_server.py beside this) is the one child of this process, in a session of its
 own: Ctrl-C reaches this process alone, which then ends the server and with it all ranks. Whatever
 way the sweep ends, no process and no temporary file stays.
 """
@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
 
-from collectives._messages import (
+from collectives._sweep.messages import (
     CountGpus,
     Failed,
     Finished,
@@ -28,7 +28,7 @@ from collectives._messages import (
     Timed,
     ending,
 )
-from collectives._plan import Job, Point
+from collectives._sweep.plan import Job, Point
 from verifyscope import stats
 from verifyscope.errors import Failure
 
@@ -74,7 +74,7 @@ class ForkServer:
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "collectives._fork_server", str(theirs.fileno())],
+                [sys.executable, "-m", "collectives._sweep.fork_server", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,

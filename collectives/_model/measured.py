@@ -8,7 +8,7 @@ and else "default": NCCL's own choice, which may change with the size.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from collectives._fit import Line, fit
+from collectives._model.fit import Line, fit
 from ingest.nccl_names import ALGORITHMS, PROTOCOLS
 from verifyscope.records import Measurement, Record, Value
 

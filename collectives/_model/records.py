@@ -7,8 +7,8 @@ intervals.
 
 from collections.abc import Iterator
 
-from collectives._cost_model import Cell
-from collectives._prediction import Fitted, Prediction, Size
+from collectives._model.cost import Cell
+from collectives._model.prediction import Fitted, Prediction, Size
 from verifyscope.parts import PARTS
 from verifyscope.records import Environment, Measurement, Value
 

@@ -3,8 +3,8 @@
 import importlib.util
 import os
 
-from collectives._messages import Gpus
-from collectives._plan import DTYPE_BYTES, Job
+from collectives._sweep.messages import Gpus
+from collectives._sweep.plan import DTYPE_BYTES, Job
 from verifyscope import units
 from verifyscope.errors import UsageError
 

@@ -21,10 +21,10 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from collectives._collective import tile
-from collectives._messages import Done, Joined, Raised, Timed
-from collectives._plan import MOST_RANKS, Job
-from collectives._timing import Clock, DeviceClock, HostClock
+from collectives._sweep.collective import tile
+from collectives._sweep.messages import Done, Joined, Raised, Timed
+from collectives._sweep.plan import MOST_RANKS, Job
+from collectives._sweep.timing import Clock, DeviceClock, HostClock
 
 PERIOD = 65_521
 _STEP = 7_919

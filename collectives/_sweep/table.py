@@ -8,9 +8,9 @@ wrong. Host names are not printed: every rank is on `node`.
 import importlib.metadata
 from collections.abc import Iterator, Sequence
 
-from collectives._launch import Group, Result
-from collectives._messages import Joined
-from collectives._plan import Job, Point
+from collectives._sweep.launch import Group, Result
+from collectives._sweep.messages import Joined
+from collectives._sweep.plan import Job, Point
 from verifyscope import bandwidth
 
 TYPE_NAMES = {"bfloat16": "bfloat16", "float16": "half", "float32": "float"}

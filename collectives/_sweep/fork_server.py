@@ -1,4 +1,4 @@
-"""`python -m collectives._fork_server FD`: torch is imported once, every rank is forked from it.
+"""`python -m collectives._sweep.fork_server FD`: torch is imported once, ranks are forked from it.
 
 It touches neither CUDA nor NCCL, so each rank is as fresh as a new process, and a job starts in
 milliseconds where importing torch takes seconds a rank. It leads a process group of its own that
@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 import torch.distributed  # so that no rank has to import it
 
-from collectives import _worker
-from collectives._messages import (
+from collectives._sweep import worker
+from collectives._sweep.messages import (
     CountGpus,
     Done,
     Failed,
@@ -32,7 +32,7 @@ from collectives._messages import (
     Ready,
     ending,
 )
-from collectives._plan import Job
+from collectives._sweep.plan import Job
 
 _TICK_S = 0.5
 # When a rank is lost its peers notice at once and fail too: who was first is known after this.
@@ -120,7 +120,7 @@ class _Supervisor:
     def _rank(self, rank: int, pipe: Connection) -> None:
         # Only the fork server may hold this end: the sweep sees at once when it is gone.
         self.upstream.close()
-        _worker.main(self.job, rank, folder=self.folder, pipe=pipe, progress=self.counters)
+        worker.main(self.job, rank, folder=self.folder, pipe=pipe, progress=self.counters)
 
     def _watch(self) -> Failed | None:
         """Forward what ranks say until all are done, or one of them has failed."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from collectives._collective import Collective
+from collectives._sweep.collective import Collective
 from verifyscope.errors import UsageError
 from verifyscope.models import find_model
 

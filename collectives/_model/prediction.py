@@ -1,15 +1,16 @@
 """One prediction: NCCL's model of a topology, beside what a log chose and what a run measured.
 
-Everything is computed here and nothing printed; `predict` shows it, `_prediction_records` keeps it.
+Everything is computed here and nothing printed; `predict` shows it, `records` keeps it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from collectives import _fit, _topology
-from collectives._cost_model import Cell, Range, Topology, choose, cost_table, ranges, unverified
-from collectives._fit import Line
-from collectives._measured import Key, Row, grouped, lines
+from collectives._model import fit
+from collectives._model.cost import Cell, Range, Topology, choose, cost_table, ranges, unverified
+from collectives._model.fit import Line
+from collectives._model.measured import Key, Row, grouped, lines
+from collectives._model.topology import printed_cells, restricted
 from ingest.nccl_facts import NVLINK_PATHS, Choice, NcclLog
 
 SMALLEST_BYTES, LARGEST_BYTES = 1, 2**33
@@ -115,9 +116,7 @@ def predict(
     if topology is not None:
         known = cost_table(topology, version, function)
         given = dict(settings)
-        cells = _topology.restricted(
-            known, algo=given.get("NCCL_ALGO"), proto=given.get("NCCL_PROTO")
-        )
+        cells = restricted(known, algo=given.get("NCCL_ALGO"), proto=given.get("NCCL_PROTO"))
     else:
         cells = _printed(log, function)
     chosen = [] if log is None else [c for c in log.choices if c.function in (function, None)]
@@ -144,7 +143,7 @@ def predict(
 
 
 def _printed(log: NcclLog | None, function: str) -> list[Cell]:
-    cells = [] if log is None else _topology.printed_cells(log, function)
+    cells = [] if log is None else printed_cells(log, function)
     if not cells:
         raise ValueError(f"the log's cost table has nothing for {function}")
     return cells
@@ -213,7 +212,7 @@ def _carried(found: Prediction, version: tuple[int, ...], fitted: Fitted) -> Fit
     ours, theirs = found.cell(fitted.combination), _named(there, fitted.combination)
     if ours is None or theirs is None or not ours.bandwidth_gb_s * theirs.latency_us:
         return None
-    line = _fit.scaled(
+    line = fit.scaled(
         fitted.line,
         latency=ours.latency_us / theirs.latency_us,
         slope=theirs.bandwidth_gb_s / ours.bandwidth_gb_s,

@@ -1,0 +1,1 @@
+"""NCCL's cost model, what it predicts, and fits of what was measured."""

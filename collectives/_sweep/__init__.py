@@ -1,0 +1,1 @@
+"""How a sweep is planned, run by fresh processes, and recorded."""

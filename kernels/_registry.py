@@ -3,9 +3,10 @@
 `Op`: a computation, with the reference that every implementation is held to. `Case`: a named point
 of its shape space. `Implementation`: one way to compute it, and what that needs.
 
-One file for an op (`rms_norm.py` declares `OP`), one for each further backend (`rms_norm_cupy.py`
-adds to it). Importing a file touches no device and no optional package but Triton, whose decorator
-it needs; where that is missing, the file is `Absent` with the reason, and the rest is there.
+One file for an op (`silu_mul.py` declares `OP`), one for each further backend (`silu_mul_cupy.py`
+adds to it), in a folder a family (`attention/`, `moe/`, ...) or beside this file. Importing a file
+touches no device and no optional package but Triton, whose decorator it needs; where that is
+missing, the file is `Absent` with the reason, and the rest is there.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import importlib
 import importlib.metadata
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypedDict
 
@@ -328,25 +330,42 @@ def implementations() -> Iterator[Implementation]:
 def _discovered(folders: tuple[str, ...]) -> tuple[Mapping[str, Op], tuple[Absent, ...]]:
     ops: dict[str, Op] = {}
     failed: dict[str, Reason] = {}
-    for name in sorted(info.name for info in pkgutil.iter_modules(folders)):
-        if name.startswith("_"):
-            continue
+    for name in modules(folders):
         try:
-            module = importlib.import_module(f"kernels.{name}")
+            module = importlib.import_module(name)
         except ModuleNotFoundError as error:
-            failed[name] = _missing_package(error)
+            failed[name.rpartition(".")[2]] = _missing_package(error)
             continue
         found = [value for value in vars(module).values() if isinstance(value, Op)]
         if not found:
             raise TypeError(
-                f"kernels/{name}.py neither declares an Op nor adds to one; "
+                f"{_file(name)} neither declares an Op nor adds to one; "
                 f"if it is no op, start its name with an underscore"
             )
         for op in found:
             if ops.setdefault(op.name, op) is not op:
-                raise ValueError(f"kernels/{name}.py declares a second op named {op.name!r}")
+                raise ValueError(f"{_file(name)} declares a second op named {op.name!r}")
     known = [*ops, *failed]
     return MappingProxyType(ops), tuple(_absent(*item, known=known) for item in failed.items())
+
+
+def modules(folders: Iterable[str], package: str = "kernels") -> list[str]:
+    """Return the names of all public modules in these folders, families included, sorted."""
+    found = []
+    for info in pkgutil.iter_modules(folders):
+        if info.name.startswith("_"):
+            continue
+        name = f"{package}.{info.name}"
+        if info.ispkg:
+            inside = [str(Path(folder, info.name)) for folder in folders]
+            found += modules(inside, name)
+        else:
+            found.append(name)
+    return sorted(found)
+
+
+def _file(module: str) -> str:
+    return f"{module.replace('.', '/')}.py"
 
 
 def _missing_package(error: ModuleNotFoundError) -> Reason:

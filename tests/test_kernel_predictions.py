@@ -6,10 +6,11 @@ import msgspec
 import pytest
 import torch
 
-from kernels import Case, Implementation, Op, _predict, _undrawn, all_ops, tree_attention
+from kernels import Case, Implementation, Op, _predict, _undrawn, all_ops
 from kernels._points import Predicted
 from kernels._predict import measurement, predicted
 from kernels._registry import find_case
+from kernels.attention import tree_attention
 from verifyscope.hardware import Gpu, find_gpu
 
 SERVER = find_gpu("rtx-pro-6000-server")

@@ -4,7 +4,7 @@
 wheels (tests compare them where one is installed). Its paged prefill packs and reads mask bits as
 the kernels do, and gives what they give: LSE in base 2, an empty row at -5e4 before 0.7 and at -inf
 from then on. A wrapper's class keeps what was made in `made`, and each of those its calls and their
-keywords in `calls`. Decode, MLA and XQA are in files of their own.
+keywords in `calls`. Decode, MLA, XQA and a layer's small ops are in files of their own.
 """
 
 import itertools
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from tests import flashinfer_stand_in_decode as decode
+from tests import flashinfer_stand_in_layer as layer
 from tests import flashinfer_stand_in_mla as mla
 from tests.flashinfer_signatures import Body, Given, Method
 from tests.flashinfer_signatures import method as signed
@@ -136,6 +137,7 @@ def made(
         xqa=xqa,
         merge_states=_merge_states(infinity),
         chain_speculative_sampling=chain_speculative_sampling,
+        **layer.modules(),
     )
     return module
 

@@ -72,8 +72,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         if hasattr(where, "device_support_pdl"):
             monkeypatch.setattr(where, "device_support_pdl", lambda device: False)
     monkeypatch.setattr(found.norm, "_use_cuda_norm", lambda device: True)
-    utils = importlib.import_module("flashinfer.utils")
-    monkeypatch.setattr(utils, "get_compute_capability", lambda device: (9, 0))
+    for module in ("utils", "gemm.routergemm"):
+        where = importlib.import_module(f"flashinfer.{module}")
+        if hasattr(where, "get_compute_capability"):
+            monkeypatch.setattr(where, "get_compute_capability", lambda device: (12, 0))
     return found
 
 

@@ -166,7 +166,7 @@ def _case(
     name = f"{prefix}t{rows}" + (f"-h{heads}" if heads > 1 else "") + f"-w{width}"
     name += (f"-s{step}" if step else "") + ("-add" if residual else "")
     name += f"-{_ranks.DTYPES[dtype]}"
-    return Case(name=name, dims=dims, dtype=dtype, tiny=tiny, cpu=cpu)
+    return Case(name=name, dims=dims, dtype=dtype, tiny=tiny, cpu=cpu, mode="verify")
 
 
 def _head_norms() -> list[tuple[int, int, int]]:

@@ -230,7 +230,7 @@ def _case(
     }
     name = f"{prefix}t{rows}-h{heads[0]}x{heads[1]}-d{dim}" + (f"-r{rotated}" if rotated else "")
     name += f"-{style}-{_ranks.DTYPES[dtype]}" + ("" if positions == "int64" else f"-{positions}")
-    return Case(name=name, dims=dims, dtype=dtype, tiny=tiny, cpu=cpu)
+    return Case(name=name, dims=dims, dtype=dtype, tiny=tiny, cpu=cpu, mode="verify")
 
 
 def _shapes() -> dict[tuple[int, int, int, str], str]:

@@ -123,7 +123,7 @@ def _case(
     """Name a point: t (rows), h (hidden), w (width)."""
     dims: dict[str, Value] = {"rows": rows, "hidden": hidden, "width": width, "layer": layer}
     name = f"{prefix}t{rows}-h{hidden}-w{width}-{_ranks.DTYPES[dtype]}"
-    return Case(name=name, dims=dims, dtype=dtype, tiny=tiny, cpu=cpu)
+    return Case(name=name, dims=dims, dtype=dtype, tiny=tiny, cpu=cpu, mode="verify")
 
 
 def _shapes() -> dict[tuple[int, int], str]:

@@ -75,7 +75,7 @@ def _case(
     """Name a point: t (rows), w (width)."""
     dims: dict[str, Value] = {"rows": rows, "width": width}
     name = f"{prefix}t{rows}-w{width}-{_ranks.DTYPES[dtype]}"
-    return Case(name=name, dims=dims, dtype=dtype, tiny=tiny, cpu=cpu)
+    return Case(name=name, dims=dims, dtype=dtype, tiny=tiny, cpu=cpu, mode="verify")
 
 
 def _measured_cases() -> tuple[Case, ...]:

@@ -1,0 +1,1 @@
+"""Mixture of experts: routing, the expert-sorted order of its slots, and the experts themselves."""

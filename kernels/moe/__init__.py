@@ -1,1 +1,1 @@
-"""Mixture of experts: routing, the expert-sorted order of its slots, and the experts themselves."""
+"""Experts of a verify pass: which a token chooses, in which order, and what they compute."""

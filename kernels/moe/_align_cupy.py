@@ -10,40 +10,45 @@ Counts and ranks are whole numbers, and what an atomic add returns is not used: 
 the same order each time, whatever runs first.
 """
 
-from functools import cache
-
 import numpy as np
 import torch
 
 from kernels._raw import RawKernel
+from kernels.moe._align_layout import MOST_EXPERTS, must_fit
 
 _ROWS = 16  # slots a block of threads places
 _WARPS = 4
 _THREADS = 32 * _WARPS
 
-_ALIGN = """
-__device__ int padded(const int count) { return (count + BLOCK - 1) / BLOCK * BLOCK; }
-
+_ALIGN = (
+    f"""
+#define MOST_EXPERTS {MOST_EXPERTS}
+#define ROWS {_ROWS}
+#define THREADS {_THREADS}
+"""
+    + """
 extern "C" __global__ void __launch_bounds__(THREADS) align(
     const int* ids, int* sorted_slots, int* block_experts, int* padded_count, const int slots,
-    const int capacity) {
-  SHARED_ARRAY(int, counts, EXPERTS);
+    const int experts, const int block, const int capacity) {
+  SHARED_ARRAY(int, counts, MOST_EXPERTS);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (int e = threadIdx.x; e < EXPERTS; e += THREADS) counts[e] = 0;
+  const int shift = __ffs(block) - 1;  // a power of two: no division
+  const auto padded = [=](const int count) { return (count + block - 1) & -block; };
+  for (int e = threadIdx.x; e < experts; e += THREADS) counts[e] = 0;
   __syncthreads();
   for (int n = threadIdx.x; n < slots; n += THREADS) {
     const int id = ids[n];
-    if (id >= 0 && id < EXPERTS) atomicAdd(&counts[id], 1);
+    if (id >= 0 && id < experts) atomicAdd(&counts[id], 1);
   }
   __syncthreads();
   int total = 0;
-  for (int e = lane; e < EXPERTS; e += 32) total += padded(counts[e]);
+  for (int e = lane; e < experts; e += 32) total += padded(counts[e]);
   total = __reduce_add_sync(~0u, total);
 
   const int first = blockIdx.x * ROWS;
   for (int slot = first + warp; slot < min(first + ROWS, slots); slot += THREADS / 32) {
     const int id = ids[slot];
-    if (id < 0 || id >= EXPERTS) continue;
+    if (id < 0 || id >= experts) continue;
     int begin = 0, rank = 0;
     for (int e = lane; e < id; e += 32) begin += padded(counts[e]);
 #pragma unroll 4
@@ -53,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) align(
     const int place = begin + rank, count = counts[id];
     if (lane == 0) {
       sorted_slots[place] = slot;
-      if (rank % BLOCK == 0) block_experts[place / BLOCK] = id;
+      if ((rank & (block - 1)) == 0) block_experts[place >> shift] = id;
     }
     // The last slot of an expert pads the rest of its block.
     if (rank == count - 1)
@@ -62,19 +67,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) align(
   }
   const int thread = blockIdx.x * THREADS + threadIdx.x, step = gridDim.x * THREADS;
   for (int at = total + thread; at < capacity; at += step) sorted_slots[at] = slots;
-  for (int at = total / BLOCK + thread; at < capacity / BLOCK; at += step) block_experts[at] = -1;
+  for (int at = (total >> shift) + thread; at < capacity >> shift; at += step)
+    block_experts[at] = -1;
   if (thread == 0) *padded_count = total;
 }
 """
+)
 
-
-@cache
-def _align_kernel(*, experts: int, block: int) -> RawKernel:
-    constants = (
-        f"#define EXPERTS {experts}\n#define BLOCK {block}\n"
-        f"#define ROWS {_ROWS}\n#define THREADS {_THREADS}\n"
-    )
-    return RawKernel("align", constants + _ALIGN)
+_KERNEL = RawKernel("align", _ALIGN)
 
 
 def align(
@@ -86,10 +86,14 @@ def align(
     block_experts: torch.Tensor,
     padded_count: torch.Tensor,
 ) -> None:
-    """Fill the three tensors, of the sizes that `_align_layout` gives, in one launch."""
+    """Fill the three tensors, of the sizes that `_align_layout` gives, in one launch.
+
+    ValueError for ids, a number of experts or a block that are not what it takes.
+    """
+    must_fit(ids, experts=experts, block=block)
     slots = ids.numel()
-    _align_kernel(experts=experts, block=block)(
+    _KERNEL(
         (-(-slots // _ROWS),), (_THREADS,),
         ids, sorted_slots, block_experts, padded_count,
-        np.int32(slots), np.int32(sorted_slots.numel()),
+        np.int32(slots), np.int32(experts), np.int32(block), np.int32(sorted_slots.numel()),
     )  # fmt: skip

@@ -30,7 +30,8 @@ def capacity_of(*, slots: int, experts: int, block: int) -> int:
 
 
 def empty_outputs(ids: torch.Tensor, *, experts: int, block: int) -> dict[str, torch.Tensor]:
-    """Allocate `sorted_slots`, `block_experts` and `padded_count` for these ids."""
+    """Allocate `sorted_slots`, `block_experts` and `padded_count`; ValueError as `must_fit`."""
+    must_fit(ids, experts=experts, block=block)
     capacity = capacity_of(slots=ids.numel(), experts=experts, block=block)
     return {
         "sorted_slots": ids.new_empty(capacity, dtype=torch.int32),

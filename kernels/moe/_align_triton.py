@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.moe._align_layout import must_fit
+
 _ROWS = 16  # slots a program places
 _COUNTED = 1024  # ids counted at once, at most
 _RANKED = 128  # ids a slot is compared with at once
@@ -78,7 +80,11 @@ def align(
     block_experts: torch.Tensor,
     padded_count: torch.Tensor,
 ) -> None:
-    """Fill the three tensors, of the sizes that `_align_layout` gives, in one launch."""
+    """Fill the three tensors, of the sizes that `_align_layout` gives, in one launch.
+
+    ValueError for ids, a number of experts or a block that are not what it takes.
+    """
+    must_fit(ids, experts=experts, block=block)
     slots = ids.numel()
     counted = min(_COUNTED, max(_THREADS, triton.next_power_of_2(slots)))
     _align[(triton.cdiv(slots, _ROWS),)](

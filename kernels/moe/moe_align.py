@@ -17,6 +17,7 @@ from __future__ import annotations
 import torch
 
 from kernels import Case, Cost, Inputs, Op, Outputs, Tolerance
+from kernels.moe import _routings
 from kernels.moe._align_layout import NO_EXPERT, capacity_of, must_fit
 from verifyscope.records import Value
 
@@ -43,56 +44,77 @@ def reference(*, ids: torch.Tensor, experts: int, block: int) -> Outputs:
 
 
 def inputs(case: Case, device: torch.device) -> Inputs:
-    """Draw distinct experts for each token; "absent" "some": a third is none of E.
-
-    The last token has no expert at all then.
-    """
-    drawn = torch.Generator().manual_seed(case.seed)
-    experts, sizes = case.number("experts"), (case.number("rows"), case.number("top_k"))
-    keys = torch.rand(sizes[0], experts, generator=drawn)
-    ids = keys.argsort(dim=1)[:, : sizes[1]].int()
-    if case.dims["absent"] == "some":
-        slot = torch.arange(ids.numel()).view(sizes)
-        ids = torch.where(slot % 6 == 2, NO_EXPERT, torch.where(slot % 6 == 5, ids + experts, ids))
-        ids[-1] = NO_EXPERT
-    return {"ids": ids.to(device), "experts": experts, "block": case.number("block")}
+    """Draw the experts of each token as `_routings` does."""
+    ids = _routings.routed_ids(
+        str(case.dims["routing"]),
+        tokens=case.number("rows"),
+        experts=case.number("experts"),
+        top_k=case.number("top_k"),
+        generator=torch.Generator().manual_seed(case.seed),
+    )
+    given = {"experts": case.number("experts"), "block": case.number("block")}
+    return {"ids": ids.to(device), **given}
 
 
 def cost(given: Inputs) -> Cost:
     """Read the ids; write all cells, those past the last block as well."""
+    ids, experts, block = _checked(given)
+    capacity = capacity_of(slots=ids.numel(), experts=experts, block=block)
+    cells = capacity + capacity // block + 1
+    return Cost(flops=0, read_bytes=ids.nbytes, written_bytes=4 * cells)
+
+
+def counts(given: Inputs) -> dict[str, Value]:
+    """Return how many experts and blocks are in use; waits for the device."""
+    ids, experts, block = _checked(given)
+    tokens_of = torch.unique(ids[(ids >= 0) & (ids < experts)], return_counts=True)[1]
+    return {
+        "distinct_experts": len(tokens_of),
+        "blocks": int(((tokens_of + block - 1) // block).sum()),
+    }
+
+
+def _checked(given: Inputs) -> tuple[torch.Tensor, int, int]:
     ids, experts, block = given["ids"], given["experts"], given["block"]
     if not isinstance(ids, torch.Tensor):
         raise TypeError("ids is no tensor")
     if not isinstance(experts, int) or not isinstance(block, int):
         raise TypeError(f"experts {experts!r} and block {block!r} must be whole numbers")
-    capacity = capacity_of(slots=ids.numel(), experts=experts, block=block)
-    return Cost(
-        flops=0, read_bytes=ids.nbytes, written_bytes=4 * (capacity + capacity // block + 1)
-    )
+    return ids, experts, block
 
 
 def _case(
-    rows: int, *, experts: int, block: int, top_k: int = 8, absent: str = "none", **more: bool
+    rows: int,
+    *,
+    experts: int,
+    block: int,
+    top_k: int = 8,
+    routing: str = "uniform",
+    prefix: str = "",
+    **more: bool,
 ) -> Case:
-    """Name a point: t (tokens), e (experts), k (experts a token), m (rows of a block)."""
+    """Name a point: t (tokens), e (experts), k (experts a token), m (rows a block), the routing."""
     dims: dict[str, Value] = {
         "rows": rows,
         "experts": experts,
         "top_k": top_k,
         "block": block,
-        "absent": absent,
+        "routing": routing,
     }
-    some = "-absent" if absent == "some" else ""
-    name = f"t{rows}-e{experts}-k{top_k}-m{block}{some}"
+    name = f"{prefix}t{rows}-e{experts}-k{top_k}-m{block}-{routing}"
     return Case(name=name, dims=dims, dtype=torch.int32, mode="verify", **more)
 
 
 def _measured_cases() -> tuple[Case, ...]:
-    """Vary the tokens at Kimi-K2.5's 384 experts, then the experts, then the block."""
+    """Vary one axis at a time around the 384 experts of Kimi-K2.5, blocks of 16, uniform routing.
+
+    Then DeepSeek-V3's 256 experts and Qwen3's 128, the overlap, and the block.
+    """
     return (
         *(_case(t, experts=384, block=16, cpu=t in (1, 8)) for t in (1, 2, 3, 4, 6, 8, 12, 16)),
         *(_case(t, experts=384, block=16) for t in (32, 64, 128, 256)),
         *(_case(t, experts=e, block=16) for e in (128, 256) for t in (1, 4, 16)),
+        *(_case(t, experts=384, block=16, routing=r) for r in ("zipf", "tree80") for t in (1, 16)),
         *(_case(t, experts=384, block=64) for t in (1, 16, 256)),
     )
 
@@ -103,12 +125,21 @@ OP = Op(
     reference=reference,
     inputs=inputs,
     cost=cost,
+    counts=counts,
     cases=(
         _case(1, experts=8, block=4, top_k=2, tiny=True),
-        _case(7, experts=12, block=4, top_k=3, absent="some", tiny=True),
+        _case(7, experts=12, block=4, top_k=3, routing="holes", tiny=True),
+        _case(5, experts=12, block=8, top_k=3, routing="twice", tiny=True),
         _case(40, experts=384, block=16, tiny=True),
         *_measured_cases(),
     ),
+    # Qwen3's experts, DeepSeek-V3's and Kimi-K2.5's; few and many ids.
+    gate_cases=(
+        _case(1, experts=128, block=16, prefix="gate-"),
+        _case(16, experts=256, block=64, prefix="gate-"),
+        _case(256, experts=384, block=128, prefix="gate-"),
+    ),
+    long_gate_cases=(_case(256, experts=512, block=256, top_k=16, prefix="long-"),),
     tolerance=Tolerance(row=0.0, why="whole numbers, which have no rounding"),
 )
 

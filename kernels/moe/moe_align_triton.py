@@ -3,7 +3,7 @@
 import torch
 
 from kernels import Needs, Outputs, Prepared
-from kernels.moe._align_layout import empty_outputs, must_fit
+from kernels.moe._align_layout import empty_outputs
 from kernels.moe._align_triton import align
 from kernels.moe.moe_align import OP
 
@@ -13,7 +13,6 @@ from kernels.moe.moe_align import OP
 )
 def triton_align(*, ids: torch.Tensor, experts: int, block: int) -> Prepared:
     """Allocate the outputs; a call is one launch that places 16 slots a program."""
-    must_fit(ids, experts=experts, block=block)
     outputs = empty_outputs(ids, experts=experts, block=block)
 
     def call() -> Outputs:

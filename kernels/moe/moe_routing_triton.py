@@ -82,9 +82,10 @@ def _route(
     ids = tl.zeros([BLOCK_K], tl.int32)
     keys = tl.full([BLOCK_K], _EXCLUDED, tl.float32)
     for choice in tl.static_range(TOP_K):
-        top = tl.max(tl.max(order, 1), 0)
+        # Over groups first: a lane has the same expert of each in its registers.
+        top = tl.max(tl.max(order, 0), 0)
         # Cells of no expert are taken from the start: none is as large as what is chosen.
-        chosen = tl.min(tl.min(tl.where(order == top, expert, EXPERTS), 1), 0)
+        chosen = tl.min(tl.min(tl.where(order == top, expert, EXPERTS), 0), 0)
         order = tl.where(expert == chosen, _TAKEN, order)
         ids = tl.where(slot == choice, chosen, ids)
         keys = tl.where(slot == choice, _key(top), keys)

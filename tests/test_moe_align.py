@@ -237,7 +237,7 @@ def test_a_second_call_with_other_ids_leaves_nothing_of_the_first(name: str) -> 
 )
 @pytest.mark.parametrize("name", ALL)
 def test_what_does_not_fit_is_named(name: str, changed: dict[str, Any], message: str) -> None:
-    good = {"ids": torch.zeros(2, 3, dtype=torch.int32), "experts": 4, "block": 8}
+    good: dict[str, Any] = {"ids": torch.zeros(2, 3, dtype=torch.int32), "experts": 4, "block": 8}
     with pytest.raises(ValueError, match=message):
         op.OP.implementations[name].run({**good, **changed})
 

@@ -28,13 +28,14 @@ NEAR_PATHS = ("NV", "PIX", "PXB")
 class Gpu:
     """One GPU. `idle` is its state as found, `loaded` while a transfer ran over its link.
 
-    node: its NUMA node; group: its IOMMU group.
+    node: its NUMA node, said at `node_seen`; group: its IOMMU group.
     """
 
     index: int
     idle: gpu_findings.Gpu
     loaded: gpu_findings.Gpu | None = None
     node: int | None = None
+    node_seen: Seen | None = None
     group: str | None = None
     seen: Seen
 

@@ -117,7 +117,7 @@ def _numa(host: Host) -> Iterator[Conclusion]:
             sentence=f"the GPUs are on {len(nodes)} NUMA nodes ({named}): every ring over all of "
             "them crosses between nodes, where NCCL believes in little bandwidth",
             seen=tuple(
-                Seen(gpu.seen.file, gpu.seen.line, f"GPU {gpu.index}: node {node}")
+                gpu.node_seen or Seen(gpu.seen.file, gpu.seen.line, f"GPU {gpu.index}: node {node}")
                 for node, gpus in sorted(nodes.items())
                 for gpu in gpus
             ),

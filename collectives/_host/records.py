@@ -5,7 +5,6 @@ between which GPUs. A sample whose values were wrong has no time.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -52,12 +51,7 @@ def write_json(path: Path, host: Host, found: Sequence[Conclusion]) -> None:
         "findings": found,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(known, enc_hook=_plain), indent=2))
-
-
-def _plain(value: object) -> object:
-    """Return what JSON has for a value that msgspec does not know: a mapping that cannot change."""
-    return dict(value) if hasattr(value, "keys") else asdict(value)  # type: ignore[call-overload]  # a mapping or a dataclass
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(known), indent=2) + b"\n")
 
 
 def _copy(copy: HostCopy, environment: Environment) -> Measurement:

@@ -143,31 +143,49 @@ class _Found:
 
     def _gpus(self) -> list[Gpu]:
         """Return the GPUs of nvidia-smi -q; without it those of the matrix, else of lspci."""
-        nodes = {} if self.matrix is None else {row.gpu: row.node for row in self.matrix[1].rows}
         devices = [] if self.listed is None else self.listed.devices.gpus
         if self.states:
             by_address = {device.address: device for device in devices}
             return [
-                _gpu(state, file, nodes.get(state.index), by_address.get(state.bus or ""))
+                self._gpu(state, file, by_address.get(state.bus or ""))
                 for file, state in self.states
             ]
         if self.matrix is not None:
             file, matrix = self.matrix
-            matched = devices if len(devices) == len(matrix.rows) else []
+            # lspci lists in the order of addresses, as nvidia-smi counts.
+            same = len(devices) == len(matrix.rows)
+            matched = devices if same else [None] * len(matrix.rows)
             return [
-                _gpu(
-                    _state(row.gpu, row.line, matched[at] if matched else None),
-                    file,
-                    row.node,
-                    matched[at] if matched else None,
-                )
-                for at, row in enumerate(matrix.rows)
+                self._gpu(_state(row.gpu, row.line, device), file, device)
+                for row, device in zip(matrix.rows, matched, strict=True)
             ]
         file = "" if self.listed is None else self.listed.file
         return [
-            _gpu(_state(at, device.line, device), file, None, device)
+            self._gpu(_state(at, device.line, device), file, device)
             for at, device in enumerate(devices)
         ]
+
+    def _gpu(self, state: gpu_findings.Gpu, file: str, device: Device | None) -> Gpu:
+        node, node_seen = self._node(state.index, device)
+        return Gpu(
+            index=state.index,
+            idle=replace(state, name=redacted(state.name or "not known")),
+            node=node,
+            node_seen=node_seen,
+            group=None if device is None or device.group is None else str(device.group),
+            seen=Seen(file, state.line, state.bus or f"GPU {state.index}"),
+        )
+
+    def _node(self, index: int, device: Device | None) -> tuple[int | None, Seen | None]:
+        """Return the NUMA node of a GPU and where it stands: the matrix, else lspci."""
+        if self.matrix is not None:
+            for row in self.matrix[1].rows:
+                if row.gpu == index and row.node is not None:
+                    return row.node, Seen(self.matrix[0], row.line, f"GPU {index}: node {row.node}")
+        if device is not None and device.node is not None and self.listed is not None:
+            value = f"GPU {index}: node {device.node}"
+            return device.node, Seen(self.listed.file, device.line, value)
+        return None, None
 
     def _pairs(self) -> list[Pair]:
         if self.matrix is None:
@@ -201,21 +219,8 @@ class _Found:
         return None
 
 
-def _gpu(state: gpu_findings.Gpu, file: str, node: int | None, device: Device | None) -> Gpu:
-    if device is not None and node is None:
-        node = device.node
-    group = None if device is None or device.group is None else str(device.group)
-    return Gpu(
-        index=state.index,
-        idle=replace(state, name=redacted(state.name or "not known")),
-        node=node,
-        group=group,
-        seen=Seen(file, state.line, state.bus or f"GPU {state.index}"),
-    )
-
-
 def _state(index: int, line: int, device: Device | None) -> gpu_findings.Gpu:
-    """Return a GPU as lspci tells it; a width of 0 is that of a link that is down."""
+    """Return a GPU as lspci tells it, if it does."""
     if device is None:
         return gpu_findings.Gpu(index=index, line=line)
     return gpu_findings.Gpu(

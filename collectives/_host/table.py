@@ -10,6 +10,7 @@ from statistics import median
 from collectives._host.facts import Gpu, Host, Pair, Rate
 from collectives._host.peer_findings import bytes_per_s
 from collectives._host.summary import access_control, gpus, paths
+from ingest import gpu_findings
 from ingest.conclusions import Conclusion, Seen, listed
 from ingest.nccl_log_records import verdict
 from verifyscope import cli, units
@@ -136,12 +137,20 @@ def _gpu(host: Host, gpu: Gpu) -> _Row:
         idle.name or _NONE,
         idle.bus or _NONE,
         _NONE if gpu.node is None else str(gpu.node),
-        _link(idle.generation, idle.width) + ("" if idle.busy or loaded else ", idle or not known"),
+        _now(idle),
         _NONE if loaded is None else _link(loaded.generation, loaded.width),
         _link(idle.generation_most, idle.width_most),
         rates.get(True, _NONE),
         rates.get(False, _NONE),
     )
+
+
+def _now(state: gpu_findings.Gpu) -> str:
+    """Return the link as found: at rest it may have trained down."""
+    link = _link(state.generation, state.width)
+    if link == _NONE or state.busy:
+        return link
+    return f"{link}, {'load not known' if state.readings.use is None else 'idle'}"
 
 
 def _link(generation: float | None, width: float | None) -> str:

@@ -11,7 +11,7 @@ Read in the wheels of 0.6.18.post1 and 0.7.4:
 - Until 0.6 infinity was 5e4: a row that sees no key has an LSE near -5e4 (the MLA wrapper's is
   -inf from 0.6.11 on), and one whose true logits are below that is lost: `has_finite_infinity`.
 - Merging takes base 2, and does not know what it is given: `State` does.
-- Index lists and masks: `kernels/_flashinfer_lists.py`.
+- Index lists and masks: `kernels/attention/_flashinfer_lists.py`.
 """
 
 import contextlib

@@ -130,6 +130,7 @@ def _filled(
     )
     return replace(
         row,
+        counts=dict(implementation.op.counts(inputs)),
         touched_bytes=cost.touched_bytes,
         moved_bytes=form.touched_bytes,
         flops=form.flops,
@@ -153,7 +154,7 @@ def measurement(row: Predicted) -> Measurement:
         implementation=row.implementation,
         kind=row.kind,
         case=row.case,
-        dims=dict(case.dims),
+        dims={**case.dims, **row.counts},
         mode=row.mode,
         status="skipped" if row.predicted_s is None else "ok",
         reason=row.reason,

@@ -12,8 +12,9 @@ from types import ModuleType
 
 import pytest
 
-from kernels import Case, mla_verify, tree_attention
-from kernels import tree_attention_flashinfer_decode as decode
+from kernels import Case
+from kernels.attention import mla_verify, tree_attention
+from kernels.attention import tree_attention_flashinfer_decode as decode
 from tests import flashinfer_stand_in as stand_in
 from tests.flashinfer_cases import ADAPTERS, VERSIONS, assert_right, calls_of, case, drawn, mla_case
 from tests.flashinfer_kernels import DecodeKernel, Kernels, MlaKernel, put_in_place

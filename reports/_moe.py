@@ -273,11 +273,9 @@ def claims_sentence(held: Sequence[Claim]) -> str:
         return ""
     wrong = sum(claim.is_impossible for claim in held)
     within = sum(claim.is_impossible and claim.fits_l2 is True for claim in held)
-    words = (
-        f"Of {plural(len(held), 'row')} that others measured, {wrong:,} are below the cold floor"
-    )
+    words = f"Of {plural(len(held), 'row')} that others measured, {wrong:,} cannot have been cold"
     if wrong:
-        words += f": in {within:,} of these the experts that are touched fit in the L2"
+        words += f"; of these, {within:,} touch no more experts than fit in the L2"
     return f"{words}."
 
 

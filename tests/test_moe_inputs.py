@@ -111,6 +111,18 @@ def test_fp8_scales_are_those_of_128_by_128_blocks() -> None:
 
 
 @pytest.mark.parametrize("form", ["bf16", "fp8", "int4"])
+def test_unpacked_weights_are_what_they_mean_rounded_to_bfloat16(form: str) -> None:
+    generator = torch.Generator().manual_seed(3)
+    weights, scales = _formats.drawn(form, (3, 256, 384), generator=generator, device=CPU)
+    got, exact = _formats.unpacked(weights, scales), _formats.widened(weights, scales)
+    assert got.dtype == torch.bfloat16
+    assert got.shape == exact.shape
+    assert ((got.double() - exact).abs() <= exact.abs() * 2**-8).all()
+    if form != "fp8":  # whose product is rounded to float32 on the way
+        assert torch.equal(got, exact.bfloat16())
+
+
+@pytest.mark.parametrize("form", ["bf16", "fp8", "int4"])
 def test_a_swapped_order_of_gate_and_up_fails_loudly(form: str) -> None:
     case = next(c for c in fused_moe.OP.cases if c.tiny and c.dims["format"] == form)
     right = dict(fused_moe.inputs(case, CPU))

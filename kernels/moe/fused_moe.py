@@ -19,6 +19,7 @@ transformers, vLLM and SGLang.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,27 +145,48 @@ def _must_be(
 
 def reference(**inputs: Any) -> Outputs:
     """Compute in float64 from the rounded inputs, expert after expert, and do not round."""
-    return {"y": _looped(Given(**inputs), torch.float64, torch.float64)}
+
+    def wide(weights: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        return _formats.widened(weights, scales)
+
+    return {"y": _looped(Given(**inputs), unpack=wide, dtype=torch.float64, sums=torch.float64)}
 
 
-def _looped(given: Given, dtype: torch.dtype, sum_dtype: torch.dtype) -> torch.Tensor:
-    """Loop over the experts that were chosen, each unpacked to `dtype` and multiplied in it."""
+def _looped(
+    given: Given,
+    *,
+    unpack: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    dtype: torch.dtype,
+    sums: torch.dtype,
+) -> torch.Tensor:
+    """Loop over the experts that were chosen, each unpacked and multiplied in `dtype`.
+
+    The host waits to learn which experts those are, as often however many they are: their rows are
+    sorted on the device, and each expert takes its piece.
+    """
     x = given.x.to(dtype)
-    y = torch.zeros(x.shape, dtype=sum_dtype, device=x.device)
-    for expert in torch.unique(given.ids).tolist():
+    y = torch.zeros(x.shape, dtype=sums, device=x.device)
+    flat, weights = given.ids.flatten(), given.weights.flatten().to(sums)
+    order = flat.argsort(stable=True)
+    found, counts = torch.unique_consecutive(flat[order], return_counts=True)
+    pieces = torch.tensor_split(order, counts.cumsum(0)[:-1].cpu())
+    for expert, choices in zip(found.tolist(), pieces, strict=True):
         if 0 <= expert < given.shape.experts:
-            token, choice = (given.ids == expert).nonzero(as_tuple=True)
-            gate_up = _of(given.gate_up, given.gate_up_scales, expert).to(dtype)
-            down = _of(given.down, given.down_scales, expert).to(dtype)
-            out = _expert(x[token], gate_up, down).to(sum_dtype)
-            y.index_add_(0, token, out * given.weights[token, choice].to(sum_dtype)[:, None])
+            token = choices // given.shape.top_k
+            gate_up = unpack(*_of(given.gate_up, given.gate_up_scales, expert))
+            down = unpack(*_of(given.down, given.down_scales, expert))
+            y.index_add_(
+                0, token, _expert(x[token], gate_up, down).to(sums) * weights[choices, None]
+            )
     if given.shared_gate_up is not None and given.shared_down is not None:
-        y += _expert(x, given.shared_gate_up.to(dtype), given.shared_down.to(dtype)).to(sum_dtype)
+        y += _expert(x, given.shared_gate_up.to(dtype), given.shared_down.to(dtype)).to(sums)
     return y
 
 
-def _of(weights: torch.Tensor, scales: torch.Tensor, expert: int) -> torch.Tensor:
-    return _formats.widened(weights[expert], scales[expert] if scales.numel() else scales)
+def _of(
+    weights: torch.Tensor, scales: torch.Tensor, expert: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return weights[expert], scales[expert] if scales.numel() else scales
 
 
 def _expert(x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
@@ -300,6 +322,12 @@ def refuses(case: Case) -> str | None:
 def torch_loop(**inputs: Any) -> Outputs:
     """Loop over the experts that were chosen: unpack one to bfloat16, and multiply.
 
-    The host asks the device which they are, so this cannot be captured into a graph.
+    The host asks the device which they are, so this cannot be captured into a graph. Unpacking is
+    part of the call: it reads what any implementation reads, and writes four (int4) or two times
+    (fp8) that for its own products.
     """
-    return {"y": _looped(Given(**inputs), torch.bfloat16, torch.float32).bfloat16()}
+    return {
+        "y": _looped(
+            Given(**inputs), unpack=_formats.unpacked, dtype=torch.bfloat16, sums=torch.float32
+        ).bfloat16()
+    }

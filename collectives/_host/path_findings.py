@@ -85,7 +85,7 @@ def _isolated(host: Host) -> Iterator[Conclusion]:
 def _iommu(host: Host, redirects: bool) -> Iterator[Conclusion]:
     if host.iommu is None or host.iommu.mode != "translated":
         return
-    checks = () if host.tested is None else host.tested.checks
+    checks = () if host.tried is None else host.tried.checks
     passed = bool(checks) and all(check.right for check in checks)
     rest = (
         "; the writes between the GPUs arrived all the same"

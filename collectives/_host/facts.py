@@ -208,7 +208,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """What the kernel says and the name of its file."""
+    """What the kernel's log says and the name of its file."""
 
     file: str
     log: KernelLog
@@ -227,6 +227,7 @@ class Host:
     """One machine, at hand or saved in texts.
 
     saved: the names of the texts; empty for the machine at hand. virtual: it is a virtual machine.
+    parameters: those of the kernel that count (`ingest.kernel_log.PARAMETERS`).
     environment: the listed settings that are in force here. driver: settings of NVIDIA's driver.
     """
 
@@ -239,6 +240,7 @@ class Host:
     pairs: tuple[Pair, ...] = ()
     nodes: tuple[Node, ...] = ()
     iommu: Iommu | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
     kernel: Kernel | None = None
     lspci: Listed | None = None
     logs: tuple[Logged, ...] = ()

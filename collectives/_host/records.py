@@ -41,7 +41,7 @@ def write_json(path: Path, host: Host, found: Sequence[Conclusion]) -> None:
         "iommu": host.iommu,
         "access_control": access_control(host),
         "bridges": [] if devices is None else devices.between_gpus,
-        "kernel": {} if host.kernel is None else host.kernel.log.parameters,
+        "kernel": host.parameters,
         "driver": host.driver,
         "environment": host.environment,
         "configuration": host.configuration,

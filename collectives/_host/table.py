@@ -64,9 +64,8 @@ def _machine(host: Host) -> Iterator[_Row]:
         yield "host", "NUMA nodes", f"{len(host.nodes)} (processors {named})"
     yield "host", "IOMMU", "not known" if host.iommu is None else _iommu(host)
     yield "host", "ACS", access_control(host)
-    if host.kernel is not None:
-        for name, value in host.kernel.log.parameters.items():
-            yield "host", f"kernel {name}", value
+    for name, value in host.parameters.items():
+        yield "host", f"kernel {name}", value
     for name, value in host.driver.items():
         yield "host", f"driver {name}", value
     if host.tried is not None and host.tried.why_not:

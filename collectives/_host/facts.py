@@ -160,7 +160,7 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tested:
+class Tried:
     """What was tried on the GPUs themselves; `why_not` says why nothing was."""
 
     why_not: str | None = None
@@ -208,7 +208,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """What the kernel says and the name of its file."""
+    """What the kernel's log says and the name of its file."""
 
     file: str
     log: KernelLog
@@ -227,6 +227,7 @@ class Host:
     """One machine, at hand or saved in texts.
 
     saved: the names of the texts; empty for the machine at hand. virtual: it is a virtual machine.
+    parameters: those of the kernel that count (`ingest.kernel_log.PARAMETERS`).
     environment: the listed settings that are in force here. driver: settings of NVIDIA's driver.
     """
 
@@ -239,13 +240,14 @@ class Host:
     pairs: tuple[Pair, ...] = ()
     nodes: tuple[Node, ...] = ()
     iommu: Iommu | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
     kernel: Kernel | None = None
     lspci: Listed | None = None
     logs: tuple[Logged, ...] = ()
     configuration: Configuration = Configuration()
     environment: Mapping[str, str] = field(default_factory=dict)
     driver: Mapping[str, str] = field(default_factory=dict)
-    tested: Tested | None = None
+    tried: Tried | None = None
     probed: Probed | None = None
 
     @property
@@ -260,16 +262,16 @@ class Host:
         wanted = {first, second}
         return next((known for known in self.pairs if {known.first, known.second} == wanted), None)
 
-    def with_tests(self, tested: Tested) -> "Host":
+    def with_trials(self, tried: Tried) -> "Host":
         """Return the host with what was tested on it: links under load replace idle ones."""
-        loaded = {link.gpu: link for link in tested.links if link.loaded}
+        loaded = {link.gpu: link for link in tried.links if link.loaded}
         gpus = tuple(
             replace(gpu, loaded=_loaded(gpu.idle, loaded[gpu.index]))
             if gpu.index in loaded
             else gpu
             for gpu in self.gpus
         )
-        return replace(self, gpus=gpus, tested=tested)
+        return replace(self, gpus=gpus, tried=tried)
 
 
 def _loaded(idle: gpu_findings.Gpu, link: Link) -> gpu_findings.Gpu:

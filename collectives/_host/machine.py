@@ -7,15 +7,15 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
 from collectives._host import configuration
-from collectives._host.facts import HERE, Gpu, Host, Iommu, Kernel, Listed, Node, Pair
+from collectives._host.facts import HERE, Gpu, Host, Iommu, Listed, Node, Pair
 from ingest import gpu_findings
 from ingest.conclusions import Seen
-from ingest.kernel_log import KernelLog, mode_of, parameters
+from ingest.kernel_log import mode_of, parameters
 from ingest.lspci import read_devices
 from ingest.pci_address import normal
 from verifyscope import environment, nvml, settings
@@ -44,7 +44,7 @@ def look(
     devices = None
     if text is not None:
         devices = Listed(file="lspci -vvv", devices=read_devices(enumerate(text.splitlines(), 1)))
-    kernel = _kernel(root)
+    given = parameters(_text(root / "proc/cmdline") or "")
     return Host(
         processor=environment.processor(),
         virtual=_virtual(root),
@@ -53,8 +53,8 @@ def look(
         gpus=gpus,
         pairs=pairs,
         nodes=tuple(_nodes(root)),
-        iommu=_iommu(root, gpus, kernel),
-        kernel=kernel,
+        iommu=_iommu(root, gpus, given),
+        parameters=given,
         lspci=devices,
         configuration=configuration.look(os.environ),
         environment=settings.in_force(),
@@ -118,7 +118,7 @@ def _group(device: Path) -> str | None:
         return None
 
 
-def _iommu(root: Path, gpus: Sequence[Gpu], kernel: Kernel | None) -> Iommu | None:
+def _iommu(root: Path, gpus: Sequence[Gpu], given: Mapping[str, str]) -> Iommu | None:
     """Return how the GPUs' transfers are translated; where no GPU has a group, any device's."""
     groups = root / "sys/kernel/iommu_groups"
     try:
@@ -139,16 +139,9 @@ def _iommu(root: Path, gpus: Sequence[Gpu], kernel: Kernel | None) -> Iommu | No
         return Iommu(mode="translated", seen=seen)
     if known and known <= {_IDENTITY}:
         return Iommu(mode="passthrough", seen=seen)
-    asked = None if kernel is None else mode_of(kernel.log.parameters)
+    asked = mode_of(given)
     seen = seen or (Seen(HERE, "IOMMU groups", str(len(names))),)
     return Iommu(mode="passthrough" if asked == "passthrough" else "on", seen=seen)
-
-
-def _kernel(root: Path) -> Kernel | None:
-    text = _text(root / "proc/cmdline")
-    if text is None:
-        return None
-    return Kernel(file=HERE, log=KernelLog(parameters=parameters(text)))
 
 
 def _nodes(root: Path) -> Iterator[Node]:

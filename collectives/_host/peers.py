@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from collectives._host import child
-from collectives._host.facts import Access, Broken, Check, HostCopy, Link, Rate, Tested
+from collectives._host.facts import Access, Broken, Check, HostCopy, Link, Rate, Tried
 from collectives._host.peer_tests import Step
 
 COMMAND = (sys.executable, "-m", "collectives._host.peer_process")
 
 
-def measure(*, timeout_s: float, command: Sequence[str] = COMMAND) -> Tested:
+def measure(*, timeout_s: float, command: Sequence[str] = COMMAND) -> Tried:
     """Run the tests and return all that was found out before they ended or broke.
 
     timeout_s: after how many silent seconds a step counts as hung.
@@ -21,7 +21,7 @@ def measure(*, timeout_s: float, command: Sequence[str] = COMMAND) -> Tested:
         if isinstance(message, Step):
             found.step = message
         elif isinstance(message, child.WhyNot):
-            return Tested(why_not=message.reason)
+            return Tried(why_not=message.reason)
         elif isinstance(message, child.Lost):
             found.broken = Broken(
                 kind=message.kind,
@@ -31,7 +31,7 @@ def measure(*, timeout_s: float, command: Sequence[str] = COMMAND) -> Tested:
             )
         else:
             found.take(message)
-    return found.tested()
+    return found.tried()
 
 
 @dataclass(slots=True)
@@ -59,9 +59,9 @@ class _Heard:
         elif isinstance(message, Rate):
             self.rates.append(message)
 
-    def tested(self) -> Tested:
+    def tried(self) -> Tried:
         """Return it as it is kept."""
-        return Tested(
+        return Tried(
             links=tuple(self.links),
             copies=tuple(self.copies),
             access=tuple(self.access),

@@ -5,7 +5,7 @@ something: one that does not is an error that lists what is read.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -55,6 +55,7 @@ class _Found:
     states: list[tuple[str, gpu_findings.Gpu]] = field(default_factory=list)
     matrix: tuple[str, Matrix] | None = None
     listed: Listed | None = None
+    command: tuple[Mapping[str, str], Seen] | None = None
     kernel: Kernel | None = None
     logs: list[Logged] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
@@ -109,14 +110,12 @@ class _Found:
 
     def _kernel(self, stream: BinaryIO, name: str) -> bool:
         known = kernel_log.read_kernel_log(numbered_lines(stream))
-        said = not known.empty or known.parameters_line is not None
-        before = self.kernel
-        if said and before is None:
-            self.kernel = Kernel(file=name, log=known)
-        elif said and before is not None and not before.log.parameters and known.parameters:
-            # dmesg without its first lines, and /proc/cmdline beside it.
-            before.log.parameters, before.log.parameters_line = known.parameters, None
-        return said
+        if known.parameters_line is not None and self.command is None:
+            words = " ".join(f"{key}={value}" for key, value in known.parameters.items())
+            self.command = (known.parameters, Seen(name, known.parameters_line, words))
+        if not known.empty:
+            self.kernel = self.kernel or Kernel(file=name, log=known)
+        return not known.empty or known.parameters_line is not None
 
     def _nccl(self, stream: BinaryIO, name: str) -> bool:
         log = read_log(numbered_lines(stream))
@@ -136,6 +135,7 @@ class _Found:
             gpus=tuple(self._gpus()),
             pairs=tuple(self._pairs()),
             iommu=self._iommu(),
+            parameters={} if self.command is None else self.command[0],
             kernel=self.kernel,
             lspci=self.listed,
             logs=tuple(self.logs),
@@ -198,15 +198,14 @@ class _Found:
 
     def _iommu(self) -> Iommu | None:
         """Return what the kernel was told, else says, else what groups in lspci show."""
-        if self.kernel is not None:
-            file, log = self.kernel.file, self.kernel.log
-            asked = mode_of(log.parameters)
-            words = " ".join(f"{name}={value}" for name, value in log.parameters.items())
-            if asked == "off" or (asked and log.mode is None):
-                return Iommu(mode=asked, seen=(Seen(file, log.parameters_line, words),))
-            if log.mode:
-                seen = Seen(file, log.mode_line, f"default domain type: {log.mode}")
-                return Iommu(mode=log.mode, seen=(seen,))
+        asked = None if self.command is None else mode_of(self.command[0])
+        said = None if self.kernel is None else self.kernel.log.mode
+        if self.command is not None and asked is not None and (asked == "off" or said is None):
+            return Iommu(mode=asked, seen=(self.command[1],))
+        if self.kernel is not None and said is not None:
+            words = f"default domain type: {said}"
+            seen = Seen(self.kernel.file, self.kernel.log.mode_line, words)
+            return Iommu(mode=said, seen=(seen,))
         grouped = (
             []
             if self.listed is None

@@ -64,13 +64,12 @@ def _machine(host: Host) -> Iterator[_Row]:
         yield "host", "NUMA nodes", f"{len(host.nodes)} (processors {named})"
     yield "host", "IOMMU", "not known" if host.iommu is None else _iommu(host)
     yield "host", "ACS", access_control(host)
-    if host.kernel is not None:
-        for name, value in host.kernel.log.parameters.items():
-            yield "host", f"kernel {name}", value
+    for name, value in host.parameters.items():
+        yield "host", f"kernel {name}", value
     for name, value in host.driver.items():
         yield "host", f"driver {name}", value
-    if host.tested is not None and host.tested.why_not:
-        yield "host", "links, writes", f"not tried: {host.tested.why_not}"
+    if host.tried is not None and host.tried.why_not:
+        yield "host", "links, writes", f"not tried: {host.tried.why_not}"
     if host.probed is not None:
         yield "host", "first all-reduce", _probed(host)
 
@@ -127,7 +126,7 @@ def _nccl(host: Host) -> Iterator[_Row]:
 
 def _gpu(host: Host, gpu: Gpu) -> _Row:
     rates: dict[bool, str] = {}
-    for copy in host.tested.copies if host.tested else ():
+    for copy in host.tried.copies if host.tried else ():
         if copy.gpu == gpu.index:
             rates[copy.to_gpu] = units.rate(copy.size_bytes / median(copy.seconds))
     idle, loaded = gpu.idle, gpu.loaded
@@ -163,18 +162,18 @@ def _link(generation: float | None, width: float | None) -> str:
 
 def _pairs(host: Host) -> list[Pair]:
     """Return the pairs; where nobody tells their paths, those that were tried."""
-    if host.pairs or host.tested is None:
+    if host.pairs or host.tried is None:
         return list(host.pairs)
     return [
         Pair(first=one.writer, second=one.target, path=None, seen=Seen("", None, ""))
-        for one in host.tested.access
+        for one in host.tried.access
         if one.writer < one.target
     ]
 
 
 def _pair(host: Host, pair: Pair) -> _Row:
     one, other = (pair.first, pair.second), (pair.second, pair.first)
-    rates = {} if host.tested is None else {(r.kind, r.writes): r for r in host.tested.rates}
+    rates = {} if host.tried is None else {(r.kind, r.writes): r for r in host.tried.rates}
     return (
         "pair",
         f"{pair.first}-{pair.second}",
@@ -191,7 +190,7 @@ def _access(host: Host, pair: Pair) -> str:
     if pair.refused:
         return f"no: {pair.refused}"
     ends = {pair.first, pair.second}
-    access = [] if host.tested is None else list(host.tested.access)
+    access = [] if host.tried is None else list(host.tried.access)
     able = [one.able for one in access if {one.writer, one.target} == ends]
     if able:
         return "yes" if all(able) else "no: CUDA says so"
@@ -200,7 +199,7 @@ def _access(host: Host, pair: Pair) -> str:
 
 def _writes(host: Host, pair: Pair) -> str:
     ends = {pair.first, pair.second}
-    checks = [] if host.tested is None else list(host.tested.checks)
+    checks = [] if host.tried is None else list(host.tried.checks)
     tried = [check for check in checks if {check.writer, check.target} == ends]
     if not tried:
         return _NONE
@@ -216,7 +215,7 @@ def _rate(rate: Rate | None) -> str:
 
 
 def _together(host: Host) -> Iterator[_Row]:
-    for rate in host.tested.rates if host.tested else ():
+    for rate in host.tried.rates if host.tried else ():
         if rate.kind in ("ring", "all to all"):
             whole = bytes_per_s(rate)
             members = listed([str(gpu) for gpu in sorted({pair[0] for pair in rate.writes})])

@@ -91,7 +91,7 @@ TOKENS = Call(
     ),
 )
 RUN = Call(function="fused_moe.MoELayer.__call__", needed=("act_pack", "weight_pack"))
-CALLS = (
+_CALLS = (
     WEIGHTS,
     BACKEND,
     BACKENDS,
@@ -106,7 +106,12 @@ CALLS = (
     RUN,
     AUTOTUNE,
 )
-SINCE = (0, 7)
+_IN_FLASHINFER_SINCE = (0, 7)
+
+
+def calls(library: ModuleType) -> tuple[Call, ...]:
+    """Return the calls that are made of this version; none of one that has no such layer."""
+    return () if _flashinfer.is_before(library, _IN_FLASHINFER_SINCE) else _CALLS
 
 
 def form_cost(inputs: Inputs) -> Cost:
@@ -118,7 +123,7 @@ def form_cost(inputs: Inputs) -> Cost:
 
 
 def _refuses(case: Case) -> str | None:
-    return _flashinfer.why_not(CALLS, compiles=False) or _no_compiler()
+    return _flashinfer.why_not(_CALLS, compiles=False) or _no_compiler()
 
 
 def _no_compiler() -> str | None:

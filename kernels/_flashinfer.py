@@ -64,9 +64,15 @@ class Call:
     offered: tuple[str, ...] = ()
 
     def find(self, library: ModuleType) -> Callable[..., Any]:
-        """Return the function; AttributeError if `library` has none of that name."""
+        """Return the function; AttributeError if `library` has none of that name.
+
+        A module that `library` does not import by itself is imported.
+        """
         found: Any = library
         for name in self.function.split("."):
+            if isinstance(found, ModuleType) and not hasattr(found, name):
+                with contextlib.suppress(ImportError), advice():
+                    importlib.import_module(f"{found.__name__}.{name}")
             found = getattr(found, name)
         return cast("Callable[..., Any]", found)
 

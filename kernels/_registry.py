@@ -104,6 +104,8 @@ class Prepared:
     convert: makes the op's outputs of what `call` returned, where a library gives them in another
         form (an LSE to base 2). It is no part of the computation and is not timed; it changes
         nothing in place.
+    restore: puts back what a call overwrites, for a library that computes in place, here on copies
+        of the inputs. It is not timed either: a timed call starts from what the one before left.
     stages: what of the planning an engine repeats for each step, in its order, from lengths that it
         knows on the host. It is timed in rows of its own. Empty: nothing; what is allocated,
         compiled or packed once is no stage.
@@ -113,11 +115,18 @@ class Prepared:
     facts: Mapping[str, str] = field(default_factory=dict)
     launches: int | None = None
     convert: Callable[[Outputs], Outputs] = lambda outputs: outputs
+    restore: Callable[[], object] | None = None
     stages: tuple[Stage, ...] = ()
 
     def outputs(self) -> Outputs:
         """Compute once and return the op's outputs."""
-        return self.convert(self.call())
+        return self.convert(self.fresh())
+
+    def fresh(self) -> Outputs:
+        """Call once on what was given, whatever calls before have overwritten."""
+        if self.restore is not None:
+            self.restore()
+        return self.call()
 
     def replan(self) -> None:
         """Plan again, as an engine does for each step."""

@@ -1,292 +1,220 @@
-"""FlashInfer's experts as 0.6.18 and 0.7.4 declare them, computed in torch.
+"""FlashInfer's routing and sorting as 0.6.18 and 0.7.4 declare them, computed in plain Python.
 
-`module(version)` is what stands at `flashinfer.fused_moe`; it keeps its calls in `calls`. What it
-computes is `flashinfer_experts`, traps included: cutlass loses the second of two equal ids in a row
-where its fused sort does not serve, trtllm-gen always.
+Each does what its kernel does and its documentation may not say: weights in the dtype of the logits
+or bfloat16, the slots of an expert in no order, entries behind the last block left as they are.
 """
 
-import contextlib
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+import inspect
+import math
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 
-from tests import flashinfer_stand_in_frost as frost
-from tests.flashinfer_experts import experts, interleaved, shuffled_rows, signed, trtllm_rows
-from tests.flashinfer_signatures import Given, Method
-from tests.flashinfer_signatures import method as signed_method
 
-_SWIGLU = 3
-_BYTES_A_ROW = 256  # of scratch memory, in this stand-in
-_SORTED_TOP_K = (1, 2, 4, 6, 8)
-_MOST_SORTED_EXPERTS = 510
-_PARALLEL = {"tp_size": 1, "tp_rank": 0, "ep_size": 1, "ep_rank": 0}
-_CUTLASS_NEEDS = (
-    "input",
-    "token_selected_experts",
-    "token_final_scales",
-    "fc1_expert_weights",
-    "fc2_expert_weights",
-    "output_dtype",
-    "quant_scales",
-)
-_CUTLASS: Given = {
-    "fc1_expert_biases": None,
-    "fc2_expert_biases": None,
-    "input_sf": None,
-    "swiglu_alpha": None,
-    "swiglu_beta": None,
-    "swiglu_limit": None,
-    **_PARALLEL,
-    "cluster_size": 1,
-    "cluster_rank": 0,
-    "output": None,
-    "enable_alltoall": False,
-    "use_deepseek_fp8_block_scale": False,
-    "use_w4_group_scaling": False,
-    "use_mxfp8_act_scaling": False,
-    "min_latency_mode": False,
-    "use_packed_weights": False,
-    "use_wfp4afp8_humming": False,
-    "tune_max_num_tokens": 8192,
-    "enable_pdl": None,
-    "activation_type": _SWIGLU,
-    "swizzled_input_sf": True,
-    "use_fused_finalize": True,
-    "profile_ids": None,
-    "workspace_buffer": None,
-}
-_WORKSPACE_NEEDS = (
-    "max_num_tokens",
-    "hidden_size",
-    "intermediate_size",
-    "num_experts_total",
-    "top_k",
-)
-_WORKSPACE: Given = {
-    "output_dtype": torch.bfloat16,
-    "activation_type": _SWIGLU,
-    **_PARALLEL,
-    "min_latency_mode": False,
-    "use_deepseek_fp8_block_scale": False,
-    "use_w4_group_scaling": False,
-    "use_mxfp8_act_scaling": False,
-    "use_fused_finalize": True,
-    "use_packed_weights": False,
-    "use_wfp4afp8_humming": False,
-    "device": None,
-}
-_MXINT4_NEEDS = (
-    "topk_ids",
-    "hidden_states",
-    "gemm1_weights",
-    "gemm1_weights_scale",
-    "gemm1_alpha",
-    "gemm1_beta",
-    "gemm1_clamp_limit",
-    "gemm2_weights",
-    "gemm2_weights_scale",
-    "num_experts",
-    "top_k",
-    "n_group",
-    "topk_group",
-    "intermediate_size",
-    "local_expert_offset",
-    "local_num_experts",
-    "routed_scaling_factor",
-)
-_MXINT4: Given = {
-    "routing_method_type": 0,
-    "do_finalize": True,
-    "enable_pdl": None,
-    "gemm1_lora_delta": None,
-    "output": None,
-    "tune_max_num_tokens": 8192,
-}
-_SINCE_0_7: Mapping[str, Given] = {
-    "cutlass_fused_moe": {
-        "use_fused_finalize": None,
-        "*": None,
-        "clamped_relu2_limit": None,
-        "situ_beta": None,
-        "situ_linear_beta": None,
-        "backend": "cutlass",
-        "nvfp4_4over6": frost.UNSET,
-    },
-    "cutlass_fused_moe_workspace_size": {"use_fused_finalize": None, "backend": "cutlass"},
-    "trtllm_mxint4_block_scale_routed_moe": {
-        "valid_hidden_size": None,
-        "valid_intermediate_size": None,
-        "workspace_buffer": None,
-    },
-}
+class Routed(NamedTuple):
+    """What `trtllm_gen_routing` returns, those fields that are used."""
+
+    topk_ids: torch.Tensor
+    topk_weights: torch.Tensor
 
 
-def module(version: str, *, without: Collection[str] = ()) -> Any:
-    """Return what stands at `flashinfer.fused_moe`; without: arguments that nothing takes."""
-    newer: Mapping[str, Given] = {} if version.startswith("0.6") else _SINCE_0_7
-
-    def method(name: str, needs: Collection[str], options: Given, body: Any) -> Method:
-        options = {**options, **newer.get(name, {})}
-        return signed_method(
-            name, needs, {key: one for key, one in options.items() if key not in without}, body
-        )
-
-    sized = ("x_dtype", "weight_dtype")
-    parts: dict[str, Any] = {
-        "cutlass_fused_moe": method("cutlass_fused_moe", _CUTLASS_NEEDS, _CUTLASS, _cutlass),
-        "cutlass_fused_moe_workspace_size": method(
-            "cutlass_fused_moe_workspace_size",
-            (*_WORKSPACE_NEEDS, "*", *sized),
-            _WORKSPACE,
-            _workspace_size,
-        ),
-        "trtllm_mxint4_block_scale_routed_moe": method(
-            "trtllm_mxint4_block_scale_routed_moe", _MXINT4_NEEDS, _MXINT4, _mxint4
-        ),
-        "convert_to_block_layout": staticmethod(convert_to_block_layout),
-    }
+def module(version: str) -> ModuleType:
+    """Return `flashinfer.fused_moe` with what these versions have in it."""
+    found = ModuleType("fused_moe")
+    utils = ModuleType("moe_utils")
+    vars(utils).update(moe_sort=moe_sort, allocate_moe_sort_buffers=allocate_moe_sort_buffers)
+    cute_dsl = ModuleType("cute_dsl")
+    vars(cute_dsl).update(moe_utils=utils)
+    vars(found).update(cute_dsl=cute_dsl, fused_topk_deepseek=_fused_topk_deepseek(version))
     if not version.startswith("0.6"):
-        parts |= frost.parts()
-    return type("fused_moe", (), parts)()
+        vars(found).update(trtllm_gen_routing=trtllm_gen_routing)
+    return found
 
 
-@contextlib.contextmanager
-def autotune(
-    tune_mode: bool = True,
-    cache: str | None = None,
-    tuning_buckets: tuple[int, ...] | None = None,
-    round_up: bool | None = None,
-    skip_ops: str | set[str] | None = None,
-) -> Iterator[None]:
-    """Within the block tactics are timed: here nothing is."""
-    yield
+def top_k(
+    input: torch.Tensor,
+    k: int,
+    sorted: bool = False,
+    deterministic: bool = False,
+    tie_break: int = 0,
+    dsa_graph_safe: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Choose as asked; equal values come out by falling index."""
+    if not (sorted and deterministic and tie_break == 1):
+        raise ValueError("only the lower index of equal values, in order, can be held to anything")
+    chosen = input.sort(dim=1, descending=True, stable=True).indices[:, :k].flip(1)
+    order = input.gather(1, chosen).sort(dim=1, descending=True, stable=True).indices
+    ids = chosen.gather(1, order)
+    return input.gather(1, ids), ids
 
 
-@contextlib.contextmanager
-def later_autotune(
-    tune_mode: bool = True,
-    cache: str | None = None,
-    tuning_buckets: tuple[int, ...] | None = None,
-    round_up: bool | None = None,
-    skip_ops: str | set[str] | None = None,
-    cuda_graph_profile_replays: int | None = None,
-    tie_tolerance: float | None = None,
-) -> Iterator[None]:
-    """`autotune` of 0.7."""
-    yield
-
-
-def reorder_rows_for_gated_act_gemm(x: torch.Tensor) -> torch.Tensor:
-    """Let the rows of both halves alternate."""
-    return torch.stack(x.chunk(2), dim=1).flatten(0, 1)
-
-
-def shuffle_matrix_a(input_tensor: torch.Tensor, epilogue_tile_m: int) -> torch.Tensor:
-    """Shuffle rows, for the one tile that is known here."""
-    if epilogue_tile_m != 128:
-        raise ValueError(f"a tile of {epilogue_tile_m}")
-    return input_tensor[shuffled_rows(len(input_tensor))]
-
-
-def shuffle_matrix_sf_a(
-    input_tensor: torch.Tensor, epilogue_tile_m: int, num_elts_per_sf: int = 16
-) -> torch.Tensor:
-    """Shuffle and interleave scales."""
-    return interleaved(shuffle_matrix_a(input_tensor, epilogue_tile_m))
-
-
-def convert_to_block_layout(input_tensor: torch.Tensor, blockK: int) -> torch.Tensor:
-    """Cut K into blocks."""
-    rows, columns = input_tensor.shape
-    return input_tensor.view(rows, columns // blockK, blockK).permute(1, 0, 2).contiguous()
-
-
-def once(ids: torch.Tensor, *, last: bool) -> torch.Tensor:
-    """Leave one of equal ids in a row, the first or the last; the others name nothing."""
-    kept = ids.clone()
-    for row in kept:
-        for at, expert in enumerate(row.tolist()):
-            others = row[at + 1 :] if last else row[:at]
-            if (others == expert).any():
-                row[at] = -1
-    return kept
-
-
-def _workspace_size(self: Any, given: Given) -> int:
-    if given.get("use_fused_finalize"):
-        raise ValueError("sized for another form than is called")
-    rows: int = given["max_num_tokens"] * given["top_k"]
-    return rows * _BYTES_A_ROW
-
-
-def compute_cutlass(
-    x: torch.Tensor,
-    ids: torch.Tensor,
-    weights: torch.Tensor,
-    gate_up: torch.Tensor,
-    down: torch.Tensor,
-) -> torch.Tensor:
-    """Compute what the kernels of cutlass do with bfloat16 weights [E, 2 I, H] and [E, H, I]."""
-    count, hidden, inner = down.shape
-    if gate_up.shape != (count, 2 * inner, hidden) or (gate_up.dtype, down.dtype) != (
-        torch.bfloat16,
-        torch.bfloat16,
-    ):
-        raise ValueError(f"weights are {gate_up.dtype} {tuple(gate_up.shape)}")
-    if ids.dtype != torch.int32 or weights.dtype != torch.float32:
-        raise ValueError("ids are int32, weights float32")
-    if ids.shape[1] not in _SORTED_TOP_K or count > _MOST_SORTED_EXPERTS:
-        ids = once(ids, last=False)
-    return experts(x, ids, weights, count=count, unpack=lambda e: (gate_up[e], down[e]))
-
-
-def _cutlass(self: Any, given: Given) -> None:
-    scratch, x = given.get("workspace_buffer"), given["input"]
-    needed = len(x) * given["token_selected_experts"].shape[1] * _BYTES_A_ROW
-    if scratch is not None and (scratch.dtype != torch.uint8 or scratch.numel() < needed):
-        raise ValueError(f"workspace_buffer too small: need {needed} bytes")
-    if given["quant_scales"]:
-        raise ValueError("bfloat16 has no scales")
-    y = compute_cutlass(
-        x,
-        given["token_selected_experts"],
-        given["token_final_scales"],
-        given["fc1_expert_weights"],
-        given["fc2_expert_weights"],
-    )
-    given["output"].copy_(y)
-
-
-def compute_mxint4(given: Given) -> torch.Tensor:
-    """Compute what trtllm-gen's kernels do with packed routing and weights in their layout."""
-    count, inner = given["num_experts"], given["intermediate_size"]
-    x, routing = given["hidden_states"], given["topk_ids"]
-    hidden = x.shape[1]
-    sizes = ((hidden // 256, 2 * inner, 128), (inner // 256, hidden, 128))
-    for name, size in zip(("gemm1_weights", "gemm2_weights"), sizes, strict=True):
-        if given[name].shape != (count, *size) or given[name].dtype != torch.uint8:
-            raise ValueError(f"{name} is {tuple(given[name].shape)}")
-        if given[f"{name}_scale"].dtype != torch.bfloat16:
-            raise ValueError("scales are bfloat16")
-    weights = (routing & 0xFFFF).to(torch.int16).view(torch.bfloat16)
-
-    def unpack(expert: int) -> tuple[torch.Tensor, torch.Tensor]:
-        first, second = (
-            signed(
-                *trtllm_rows(
-                    given[f"gemm{n}_weights"][expert],
-                    given[f"gemm{n}_weights_scale"][expert],
-                    gated=n == 1,
-                )
-            )
-            for n in (1, 2)
+def _fused_topk_deepseek(version: str) -> Any:
+    def fused_topk_deepseek(
+        scores: torch.Tensor,
+        bias: torch.Tensor,
+        n_group: int,
+        topk_group: int,
+        topk: int,
+        routed_scaling_factor: float,
+        topk_values: torch.Tensor,
+        topk_indices: torch.Tensor,
+        launch_with_pdl: bool = True,
+        routing_replay_out: torch.Tensor | None = None,
+        **backend: str,
+    ) -> None:
+        """Write both outputs, one row after another; what it does not hold raises."""
+        experts = scores.shape[1]
+        each = experts // n_group
+        if topk > 8 or (experts > 384 if n_group == 1 else each > 32 or experts > 256):
+            raise ValueError(f"topk {topk} of {experts} in {n_group}")
+        if topk_values.dtype != scores.dtype or topk_indices.dtype != torch.int32:
+            raise ValueError("topk_values is of the dtype of scores, topk_indices int32")
+        _by_sigmoid(
+            scores,
+            bias,
+            groups=(n_group, topk_group),
+            scaling=routed_scaling_factor,
+            values=topk_values,
+            ids=topk_indices,
         )
-        return first, second
 
-    return experts(x, once(routing >> 16, last=True), weights, count=count, unpack=unpack)
+    signature = inspect.signature(fused_topk_deepseek)
+    parameters = [one for name, one in signature.parameters.items() if name != "backend"]
+    if not version.startswith("0.6"):
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter("backend", kind, default="default"))
+    vars(fused_topk_deepseek)["__signature__"] = signature.replace(parameters=parameters)
+    return fused_topk_deepseek
 
 
-def _mxint4(self: Any, given: Given) -> list[torch.Tensor]:
-    given["output"].copy_(compute_mxint4(given))
-    return [given["output"]]
+def _by_sigmoid(
+    logits: torch.Tensor,
+    bias: torch.Tensor,
+    *,
+    groups: tuple[int, int],
+    scaling: float,
+    values: torch.Tensor,
+    ids: torch.Tensor,
+) -> None:
+    """Write one row after another; groups: how many there are, and how many are on top."""
+    each, count = logits.shape[1] // groups[0], ids.shape[1]
+    for row, of_row in enumerate(logits.float().tolist()):
+        score = [0.5 * math.tanh(0.5 * logit) + 0.5 for logit in of_row]
+        key = [a + b for a, b in zip(score, bias.tolist(), strict=True)]
+        parts = [key[first : first + each] for first in range(0, len(key), each)]
+        kept = _best([sum(part[n] for n in _best(part, 2)) for part in parts], groups[1])
+        chosen = _best([k if e // each in kept else -math.inf for e, k in enumerate(key)], count)
+        total = sum(score[e] for e in chosen) + 1e-20
+        ids[row] = torch.tensor(chosen)
+        values[row] = torch.tensor([score[e] * scaling / total for e in chosen]).to(values.dtype)
+
+
+def _best(values: list[float], count: int) -> list[int]:
+    return sorted(range(len(values)), key=lambda n: (-values[n], n))[:count]
+
+
+def trtllm_gen_routing(
+    routing_logits: torch.Tensor,
+    routing_bias: torch.Tensor | None,
+    routing_method: int,
+    top_k: int,
+    *,
+    num_fused_shared_experts: int = 0,
+    n_group: int = 0,
+    topk_group: int = 0,
+    local_expert_offset: int = 0,
+    local_num_experts: int | None = None,
+    routed_scaling_factor: float = 1.0,
+    tile_tokens_dim: int = 8,
+    norm_topk_prob: bool = True,
+    enable_pdl: bool | None = None,
+) -> Routed:
+    """Route as methods 0 (softmax), 1 (softmax of the chosen) and 2 (DeepSeek-V3) do."""
+    logits = routing_logits.float()
+    if routing_method == 2:
+        if routing_bias is None:
+            raise ValueError("DeepSeek-V3's routing adds a bias")
+        ids = torch.empty(len(logits), top_k, dtype=torch.int32)
+        weights = torch.empty(len(logits), top_k)
+        groups = (n_group or 1, topk_group or 1)
+        _by_sigmoid(
+            logits,
+            routing_bias,
+            groups=groups,
+            scaling=routed_scaling_factor,
+            values=weights,
+            ids=ids,
+        )
+    else:
+        ids = logits.sort(dim=1, descending=True, stable=True).indices[:, :top_k]
+        chosen = logits.gather(1, ids)
+        weights = logits.softmax(1).gather(1, ids) if routing_method == 0 else chosen.softmax(1)
+    # From the last choice to the first: no order of a row is promised.
+    return Routed(ids.int().flip(1), weights.bfloat16().flip(1))
+
+
+def allocate_moe_sort_buffers(
+    num_tokens: int,
+    num_experts: int,
+    top_k: int,
+    num_local_experts: int | None = None,
+    tile_tokens_dim: int = 128,
+    device: str = "cuda",
+) -> dict[str, torch.Tensor]:
+    """Allocate what `moe_sort` fills."""
+    slots, tile = num_tokens * top_k, tile_tokens_dim
+    tiles = slots if slots <= num_experts else (slots + (tile - 1) * num_experts) // tile
+
+    def room(*sizes: int) -> torch.Tensor:
+        return torch.full(sizes, 77, dtype=torch.int32, device=device)
+
+    return {
+        "out_tile_idx_to_expert_idx": room(tiles),
+        "out_tile_idx_to_mn_limit": room(tiles),
+        "out_expanded_idx_to_permuted_idx": room(num_tokens, top_k),
+        "out_permuted_idx_to_expanded_idx": room(tiles * tile),
+        "out_total_num_padded_tokens": room(1),
+        "out_num_non_exiting_tiles": room(1),
+    }
+
+
+def moe_sort(
+    token_selected_experts: torch.Tensor,
+    token_final_scales: torch.Tensor,
+    num_experts: int,
+    top_k: int,
+    local_expert_offset: int = 0,
+    num_local_experts: int | None = None,
+    tile_tokens_dim: int = 128,
+    enable_pdl: bool = False,
+    out_tile_idx_to_expert_idx: torch.Tensor | None = None,
+    out_tile_idx_to_mn_limit: torch.Tensor | None = None,
+    out_expanded_idx_to_permuted_idx: torch.Tensor | None = None,
+    out_permuted_idx_to_expanded_idx: torch.Tensor | None = None,
+    out_total_num_padded_tokens: torch.Tensor | None = None,
+    out_num_non_exiting_tiles: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Sort by expert; the slots of one stand in falling order, as atomics might bring them."""
+    owners, limits = out_tile_idx_to_expert_idx, out_tile_idx_to_mn_limit
+    places, slots_of = out_expanded_idx_to_permuted_idx, out_permuted_idx_to_expanded_idx
+    count, tiles = out_total_num_padded_tokens, out_num_non_exiting_tiles
+    if owners is None or limits is None or places is None or slots_of is None:
+        raise ValueError("without buffers it cannot be captured")
+    if count is None or tiles is None or token_final_scales.shape != token_selected_experts.shape:
+        raise ValueError("without buffers it cannot be captured; scales are those of the experts")
+    owners.zero_()
+    limits.zero_()
+    flat, place, tile = token_selected_experts.flatten().tolist(), 0, tile_tokens_dim
+    for expert in range(num_experts):
+        mine = [slot for slot, one in enumerate(flat) if one == expert][::-1]
+        for slot in mine:
+            places.view(-1)[slot] = place
+            slots_of[place] = slot
+            place += 1
+        first = (place - len(mine)) // tile
+        place += -place % tile
+        owners[first : place // tile] = expert
+        limits[first : place // tile] = place
+    count[0], tiles[0] = place, place // tile
+    return owners, limits, places, slots_of, count, tiles

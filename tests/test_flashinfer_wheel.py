@@ -45,7 +45,7 @@ def known(installed: ModuleType) -> str:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_declared_call_fits_both_known_versions(adapter: ModuleType, version: str) -> None:
     library = stand_in.made(version)
-    assert calls_of(adapter, library) or calls_of(adapter, stand_in.made(VERSIONS[-1]))
+    assert calls_of(adapter, library) or hasattr(adapter, "SINCE")
     for call in calls_of(adapter, library):
         assert call.why_not(library) is None
 

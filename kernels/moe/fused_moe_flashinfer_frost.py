@@ -91,7 +91,7 @@ TOKENS = Call(
     ),
 )
 RUN = Call(function="fused_moe.MoELayer.__call__", needed=("act_pack", "weight_pack"))
-_CALLS = (
+CALLS = (
     WEIGHTS,
     BACKEND,
     BACKENDS,
@@ -106,12 +106,7 @@ _CALLS = (
     RUN,
     AUTOTUNE,
 )
-_IN_FLASHINFER_SINCE = (0, 7)
-
-
-def calls(library: ModuleType) -> tuple[Call, ...]:
-    """Return the calls that are made of this version; none of one that has no such layer."""
-    return () if _flashinfer.is_before(library, _IN_FLASHINFER_SINCE) else _CALLS
+SINCE = (0, 7)
 
 
 def form_cost(inputs: Inputs) -> Cost:
@@ -123,7 +118,7 @@ def form_cost(inputs: Inputs) -> Cost:
 
 
 def _refuses(case: Case) -> str | None:
-    return _flashinfer.why_not(_CALLS, compiles=False) or _no_compiler()
+    return _flashinfer.why_not(CALLS, compiles=False) or _no_compiler()
 
 
 def _no_compiler() -> str | None:

@@ -180,7 +180,7 @@ def test_cutlass_that_takes_scratch_and_cannot_say_how_much_gets_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     library = use(monkeypatch, stand_in.made("0.6.16"))
-    del type(library.fused_moe).cutlass_fused_moe_workspace_size
+    del library.fused_moe.cutlass_fused_moe_workspace_size
     assert cutlass.calls(library) == (cutlass.EXPERTS, _flashinfer_experts.AUTOTUNE)
     prepared = OP.implementations["flashinfer_cutlass"].prepare(drawn(point(2, "bf16")))
     assert prepared.facts["workspace"] == "allocated in each call"
@@ -440,7 +440,7 @@ def test_a_device_that_the_library_does_not_name_is_refused(
 
 def test_a_library_without_given_routing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     library: Any = use(monkeypatch, stand_in.made("0.6.2"))
-    del type(library.fused_moe).trtllm_mxint4_block_scale_routed_moe
+    del library.fused_moe.trtllm_mxint4_block_scale_routed_moe
     assert OP.implementations["flashinfer_mxint4"].needs.refuses(
         point(1, "int4", sizes=(256, 256))
     ) == ("FlashInfer 0.6.2 has no fused_moe.trtllm_mxint4_block_scale_routed_moe")

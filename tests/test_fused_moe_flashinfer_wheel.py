@@ -22,7 +22,7 @@ from kernels.moe.fused_moe import OP
 from tests import flashinfer_stand_in_frost as frost_kernels
 from tests.flashinfer_cases import fresh
 from tests.flashinfer_experts import interleaved
-from tests.flashinfer_stand_in_moe import compute_cutlass, compute_mxint4
+from tests.flashinfer_stand_in_experts import compute_cutlass, compute_mxint4
 from tests.moe_cases import drawn, error_of, point
 
 BLACKWELL, HOPPER = (10, 0), (9, 0)

@@ -12,8 +12,9 @@ from types import ModuleType
 
 import pytest
 
-from kernels import Case, mla_verify, tree_attention
-from kernels import tree_attention_flashinfer_decode as decode
+from kernels import Case
+from kernels.attention import mla_verify, tree_attention
+from kernels.attention import tree_attention_flashinfer_decode as decode
 from tests import flashinfer_stand_in as stand_in
 from tests.flashinfer_cases import ADAPTERS, VERSIONS, assert_right, calls_of, case, drawn, mla_case
 from tests.flashinfer_kernels import DecodeKernel, Kernels, MlaKernel, put_in_place
@@ -43,7 +44,7 @@ def known(installed: ModuleType) -> str:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_declared_call_fits_both_known_versions(adapter: ModuleType, version: str) -> None:
     library = stand_in.made(version)
-    assert calls_of(adapter, library)
+    assert calls_of(adapter, library) or hasattr(adapter, "SINCE")
     for call in calls_of(adapter, library):
         assert call.why_not(library) is None
 

@@ -95,8 +95,8 @@ def _this_machine(look_only: bool, timeout_s: float) -> "Host":
     cli.note(f"trying links and writes of {count} GPUs; --look-only leaves that out")
     host = host.with_trials(peers.measure(timeout_s=timeout_s))
     cli.note(f"a first all-reduce over {count} GPUs, with NCCL's log on")
-    probed, logged = probe.probe(count, timeout_s=timeout_s)
-    return replace(host, probed=probed, logs=() if logged is None else (logged,))
+    probed, logs = probe.probe(count, timeout_s=timeout_s)
+    return replace(host, probed=probed, nccl=logs)
 
 
 if __name__ == "__main__":

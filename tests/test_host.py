@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from collectives import host as command
+from collectives._attest.logs import Logs
 from collectives._host import machine, peers, probe
 from collectives._host.facts import (
     Access,
@@ -19,7 +20,6 @@ from collectives._host.facts import (
     Host,
     HostCopy,
     Link,
-    Logged,
     Probed,
     Rate,
     Tried,
@@ -73,7 +73,7 @@ def here(monkeypatch: pytest.MonkeyPatch, found: Host, tried: Tried, probed: Pro
         done.append(f"peers within {timeout_s:g} s")
         return tried
 
-    def first(ranks: int, *, timeout_s: float) -> tuple[Probed, Logged | None]:
+    def first(ranks: int, *, timeout_s: float) -> tuple[Probed, Logs | None]:
         done.append(f"probe of {ranks} ranks")
         return probed, None
 
@@ -159,6 +159,25 @@ def test_an_nccl_log_gives_graphs_transports_and_settings(
     assert [cells[0] for cells in rows(printed, "found")] == [
         "graph-simple-order", "shm-transport", "plugin-injected-env",
     ]  # fmt: skip
+
+
+def test_the_logs_of_all_ranks_are_one(
+    out: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in (0, 1):
+        (tmp_path / f"rank{rank}.log").write_text(
+            f"node1:{rank}:1 [{rank}] NCCL INFO NCCL_PROTO set by environment to LL\n"
+            f"node1:{rank}:1 [{rank}] NCCL INFO Channel 00 : {rank}[{rank}] -> {1 - rank}"
+            f"[{1 - rank}] via SHM/direct/direct\n"
+        )
+    both = [str(tmp_path / f"rank{rank}.log") for rank in (0, 1)]
+    assert run(*both, *out) == 0
+    printed = capsys.readouterr().out
+    assert rows(printed, "setting") == [["NCCL_PROTO", "LL (environment, by rank0.log)"]]
+    assert rows(printed, "nccl")[1:] == [["via SHM/direct/direct", "2 ways: 0-1, 1-0"]]
+    (shm,) = [one for one in Reader(Path(out[1])) if getattr(one, "name", "") == "shm-transport"]
+    assert isinstance(shm, Finding)
+    assert [(e.file, e.at) for e in shm.evidence] == [("rank0.log", 2), ("rank1.log", 2)]
 
 
 def test_without_a_gpu_and_a_file_what_is_known_is_said_and_then_what_is_needed(
@@ -359,7 +378,7 @@ def test_nothing_outside_the_list_of_settings_reaches_a_file(
         assert word not in whole
 
 
-def probed(mode: str, timeout_s: float = 20.0) -> tuple[Probed, Logged | None]:
+def probed(mode: str, timeout_s: float = 20.0) -> tuple[Probed, Logs | None]:
     def start(folder: Path) -> Sequence[str]:
         return (sys.executable, "-m", "tests.fake_probe", mode, str(folder))
 
@@ -369,14 +388,13 @@ def probed(mode: str, timeout_s: float = 20.0) -> tuple[Probed, Logged | None]:
 def test_a_first_all_reduce_brings_nccls_log_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_PROTO", "LL")
     monkeypatch.delenv("NCCL_ALGO", raising=False)
-    found, logged = probed("right")
+    found, logs = probed("right")
     assert found == Probed(ranks=2)
-    assert logged is not None
-    assert logged.file == "nccl probe"
-    log = logged.log
+    assert logs is not None
+    log = logs.log
     assert (len(log.processes), [known.count for known in log.searches]) == (2, [2])
     assert [(known.source, known.target) for known in log.transports] == [(0, 1), (1, 0)]
-    assert log.transports[1].line == 12  # lines are counted through the logs of all ranks
+    assert logs.place(log.transports[1].line) == ("nccl probe", 6)
     origins = {known.name: known.origin for known in log.settings}
     assert origins == {"NCCL_PROTO": "environment", "NCCL_ALGO": "configuration file"}
 
@@ -400,9 +418,9 @@ def test_a_first_all_reduce_brings_nccls_log_of_all_ranks(monkeypatch: pytest.Mo
     ],
 )  # fmt: skip
 def test_what_becomes_of_a_first_all_reduce(mode: str, expected: Probed) -> None:
-    found, logged = probed(mode, timeout_s=1.0 if mode == "hangs" else 20.0)
+    found, logs = probed(mode, timeout_s=1.0 if mode == "hangs" else 20.0)
     assert found == expected
-    assert (logged is None) == (mode == "why not")
+    assert (logs is None) == (mode == "why not")
 
 
 def test_two_real_processes_sum_and_compare() -> None:

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from collectives._attest.logs import Logs
 from ingest import gpu_findings
 from ingest.conclusions import Seen
 from ingest.kernel_log import KernelLog
 from ingest.lspci import Devices
 from ingest.nccl_conf import Configured
-from ingest.nccl_facts import NcclLog
 from ingest.topology import kind
 
 HERE = "this machine"
@@ -191,14 +191,6 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Logged:
-    """An NCCL log and the name of its file."""
-
-    file: str
-    log: NcclLog
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     """What lspci says and the name of its file."""
 
@@ -227,6 +219,7 @@ class Host:
     """One machine, at hand or saved in texts.
 
     saved: the names of the texts; empty for the machine at hand. virtual: it is a virtual machine.
+    nccl: what its logs say, all together.
     parameters: those of the kernel that count (`ingest.kernel_log.PARAMETERS`).
     environment: the listed settings that are in force here. driver: settings of NVIDIA's driver.
     """
@@ -243,7 +236,7 @@ class Host:
     parameters: Mapping[str, str] = field(default_factory=dict)
     kernel: Kernel | None = None
     lspci: Listed | None = None
-    logs: tuple[Logged, ...] = ()
+    nccl: Logs | None = None
     configuration: Configuration = Configuration()
     environment: Mapping[str, str] = field(default_factory=dict)
     driver: Mapping[str, str] = field(default_factory=dict)

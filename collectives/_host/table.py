@@ -98,30 +98,31 @@ def _settings(host: Host) -> Iterator[_Row]:
             yield "setting", name, f"{value} (environment)"
     for known in host.configuration.settings:
         yield "setting", known.name, f"{known.value} ({known.file}:{known.line})"
-    for logged in host.logs:
-        for name, setting in logged.log.effective().items():
-            yield "setting", name, f"{setting.value} ({setting.origin}, by {logged.file})"
+    for name, setting in host.nccl.log.effective().items() if host.nccl else ():
+        told = host.nccl.place(setting.line)[0] if host.nccl else ""
+        yield "setting", name, f"{setting.value} ({setting.origin}, by {told})"
 
 
 def _nccl(host: Host) -> Iterator[_Row]:
-    for logged in host.logs:
-        log = logged.log
-        yield "nccl", logged.file, verdict(log, ()).sentence
-        for known in dict.fromkeys(log.searches):
-            failed = ", simple order: the search failed" if known.simple_order else ""
-            yield (
-                "nccl",
-                f"pattern {known.pattern}",
-                f"{known.channels} x {known.intra_gb_s:g} GB/s over {known.intra_path}{failed}",
-            )
-        ways: dict[str, list[str]] = {}
-        for transport in log.transports:
-            ways.setdefault(transport.way, []).append(f"{transport.source}-{transport.target}")
-        for way, ends in ways.items():
-            few = f"{', '.join(ends[:8])}{', ...' if len(ends) > 8 else ''}"
-            yield "nccl", f"via {way}", f"{len(ends)} ways: {few}"
-        for plugin in log.plugins:
-            yield "nccl", f"{plugin.kind} plugin", plugin.name
+    if host.nccl is None:
+        return
+    log, names = host.nccl.log, dict.fromkeys(host.nccl.names)
+    yield "nccl", ", ".join(names), verdict(log, ()).sentence
+    for known in dict.fromkeys(log.searches):
+        failed = ", simple order: the search failed" if known.simple_order else ""
+        yield (
+            "nccl",
+            f"pattern {known.pattern}",
+            f"{known.channels} x {known.intra_gb_s:g} GB/s over {known.intra_path}{failed}",
+        )
+    ways: dict[str, list[str]] = {}
+    for transport in log.transports:
+        ways.setdefault(transport.way, []).append(f"{transport.source}-{transport.target}")
+    for way, ends in ways.items():
+        few = f"{', '.join(ends[:8])}{', ...' if len(ends) > 8 else ''}"
+        yield "nccl", f"via {way}", f"{len(ends)} ways: {few}"
+    for plugin in log.plugins:
+        yield "nccl", f"{plugin.kind} plugin", plugin.name
 
 
 def _gpu(host: Host, gpu: Gpu) -> _Row:

@@ -1,9 +1,12 @@
 """`python -m collectives.host`: what it asks, prints and keeps; a first all-reduce and its log."""
 
+import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import pytest
 from collectives import host as command
 from collectives._attest.logs import Logs
 from collectives._host import machine, peers, probe
+from collectives._host.child import NO_TORCH
 from collectives._host.facts import (
     Access,
     Broken,
@@ -309,6 +313,22 @@ def test_a_rate_with_wrong_values_has_no_time(
     assert rates[1].reason == "2 words of 8 bytes differ"
 
 
+def test_only_gpus_that_cuda_sees_take_part_in_an_all_reduce(
+    monkeypatch: pytest.MonkeyPatch, out: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = here(monkeypatch, host(4), tried(visible=(1, 3)), Probed(ranks=2))
+    assert run(*out) == 0
+    assert done[1] == "probe of 2 ranks"
+    told = ["seen by CUDA", "GPU 1 and 3 of 4: nothing else was tried"]
+    assert told in rows(capsys.readouterr().out, "host")
+
+
+def test_without_torch_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert peers.measure(timeout_s=1.0).why_not == NO_TORCH
+    assert probe.probe(2, timeout_s=1.0) == (Probed(why_not=NO_TORCH), None)
+
+
 def test_look_only_touches_no_gpu(
     monkeypatch: pytest.MonkeyPatch, out: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -342,6 +362,24 @@ def test_a_person_gets_aligned_tables_with_headers(
     row = lines[lines.index(header) + 1]
     assert row.index("0000:01:00.0") == header.index("address")
     assert "\t" not in "".join(lines)
+    at = lines.index("found acs-redirect (sure), lspci.txt:11")
+    assert lines[at + 1].startswith("  PCIe access control (ACS) redirects on 1 of 1 bridges")
+
+
+def test_what_readme_shows_is_what_the_command_says(
+    monkeypatch: pytest.MonkeyPatch, out: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = Path(__file__).resolve().parent.parent / "README.md"
+    section = readme.read_text(encoding="utf-8").partition("## What kind of host is this?")[2]
+    report, said = re.findall(r"(?:^(?:    .*)?\n)+", section.partition("\n## ")[0], re.MULTILINE)[
+        1:
+    ]
+    path = Path(out[1]).with_name("report.txt")
+    path.write_text(textwrap.dedent(report).strip("\n") + "\n")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(cli, "is_terminal", lambda stream: True)
+    assert run(str(path), *out) == 0
+    assert capsys.readouterr().out.strip() == textwrap.dedent(said).strip()
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,13 @@ class Link:
     width: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """The GPUs that CUDA sees, in its order."""
+
+    gpus: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """Whether CUDA says that one GPU reaches the memory of another: a capability, no proof."""
@@ -161,9 +168,13 @@ class Broken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What was tried on the GPUs themselves; `why_not` says why nothing was."""
+    """What was tried on the GPUs themselves; `why_not` says why nothing was.
+
+    visible: the GPUs that CUDA sees, which CUDA_VISIBLE_DEVICES may make fewer.
+    """
 
     why_not: str | None = None
+    visible: tuple[int, ...] = ()
     links: tuple[Link, ...] = ()
     copies: tuple[HostCopy, ...] = ()
     access: tuple[Access, ...] = ()

@@ -4,6 +4,7 @@ Every process writes a log of its own into a folder that is gone afterwards, bec
 and addresses. Settings that the environment of the start lacks came from a configuration file.
 """
 
+import importlib.util
 import os
 import sys
 import tempfile
@@ -34,6 +35,8 @@ def probe(
 
     command: how to start it for a folder; the real thing where not given.
     """
+    if importlib.util.find_spec("torch") is None:
+        return Probed(why_not=child.NO_TORCH), None
     broken: Broken | None = None
     wrong, step = 0, "the start of the ranks"
     with tempfile.TemporaryDirectory(prefix="verifyscope-", ignore_cleanup_errors=True) as name:

@@ -3,6 +3,9 @@
 A dash is what no text says and nobody tried.
 """
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from statistics import median
@@ -21,6 +24,7 @@ _GPU_HEADER = (
     *("link now", "under load", "at most", "from host", "to host"),
 )
 _Row = tuple[str, ...]
+_FOUND_HEADER = ("", "finding", "sure?", "where", "what it says", "what to do")
 
 
 def show(host: Host, found: Sequence[Conclusion]) -> None:
@@ -36,7 +40,6 @@ def show(host: Host, found: Sequence[Conclusion]) -> None:
             [_pair(host, pair) for pair in _pairs(host)],
         ),
         (("", "GPUs", "writes", "each", "all", "values"), list(_together(host))),
-        (("", "finding", "sure?", "where", "what it says", "what to do"), list(_found(found))),
     )
     first = True
     for header, rows in sections:
@@ -45,6 +48,22 @@ def show(host: Host, found: Sequence[Conclusion]) -> None:
                 print()
             cli.print_rows(rows, header)
             first = False
+    if found:
+        print()
+        if cli.is_terminal(sys.stdout):
+            _tell(found)
+        else:
+            cli.print_rows(list(_found(found)), _FOUND_HEADER)
+
+
+def _tell(found: Sequence[Conclusion]) -> None:
+    """Print findings for a person: no table holds two sentences a row."""
+    width = max(40, min(100, shutil.get_terminal_size().columns))
+    for one in found:
+        print(f"found {one.name} ({one.confidence}), {_where(one)}")
+        for words in (one.sentence, f"next: {one.next_action}" if one.next_action else ""):
+            for line in textwrap.wrap(words, width - 2, break_on_hyphens=False):
+                print(f"  {line}")
 
 
 def _machine(host: Host) -> Iterator[_Row]:
@@ -70,6 +89,10 @@ def _machine(host: Host) -> Iterator[_Row]:
         yield "host", f"driver {name}", value
     if host.tried is not None and host.tried.why_not:
         yield "host", "links, writes", f"not tried: {host.tried.why_not}"
+    visible = () if host.tried is None else host.tried.visible
+    if visible and len(visible) < len(host.gpus):
+        few = listed([str(gpu) for gpu in visible])
+        yield "host", "seen by CUDA", f"GPU {few} of {len(host.gpus)}: nothing else was tried"
     if host.probed is not None:
         yield "host", "first all-reduce", _probed(host)
 

@@ -7,9 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from collectives._host import configuration, machine, saved
+from collectives._host import configuration, findings, machine, saved, table
 from collectives._host.facts import Host
+from collectives._host.records import write_json
 from ingest import nccl_conf
 from tests.fake_nvml import H200, FakeNvml
 from tests.test_ingest_gpus import query, text, xml
@@ -261,3 +264,30 @@ def test_a_file_that_says_nothing_is_one_line(tmp_path: Path, content: str, word
         saved.read(files(tmp_path, odd=content))
     with pytest.raises(UsageError, match="no such file"):
         saved.read([tmp_path / "missing.txt"])
+
+
+WHOLE = DMESG + bridge() + GPU.format(address="c2:00.0") + MATRIX + text(query(), query(bus="C2"))
+
+
+@settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=80,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.data())
+def test_damaged_texts_are_judged_or_refused_in_a_line(tmp_path: Path, data: st.DataObject) -> None:
+    whole = WHOLE
+    for _ in range(data.draw(st.integers(0, 6))):
+        at = data.draw(st.integers(0, len(whole)))
+        odd = data.draw(st.sampled_from(["", "9" * 400, "\0", "GPU7 ", "=", ":", "\n\t\t", "-1"]))
+        whole = whole[:at] + odd + whole[at + data.draw(st.integers(0, 40)) :]
+    path = tmp_path / "odd.log"
+    path.write_text(whole)
+    try:
+        host = saved.read([path])
+    except UsageError:
+        return
+    found = findings.conclusions(host)
+    table.show(host, found)
+    write_json(tmp_path / "odd.json", host, found)

@@ -96,7 +96,9 @@ def _this_machine(look_only: bool, timeout_s: float) -> "Host":
     count = len(tried.visible or host.gpus)
     cli.note(f"a first all-reduce over {count} GPUs, with NCCL's log on")
     probed, logs = probe.probe(count, timeout_s=timeout_s)
-    return replace(host.with_trials(tried), probed=probed, nccl=logs)
+    # What went wrong just now may stand in the kernel's log only since.
+    kernel = machine.kernel_log()
+    return replace(host.with_trials(tried), probed=probed, nccl=logs, kernel=kernel)
 
 
 if __name__ == "__main__":

@@ -23,11 +23,13 @@ from collectives._host.facts import (
     Configuration,
     Host,
     HostCopy,
+    Kernel,
     Link,
     Probed,
     Rate,
     Tried,
 )
+from ingest.kernel_log import read_kernel_log
 from tests.test_host_findings import CONF, TRANSLATED, check, gpu, host, pair, rate
 from tests.test_ingest_gpus import query, text
 from tests.test_ingest_host import DMESG, GPU, bridge
@@ -82,6 +84,7 @@ def here(monkeypatch: pytest.MonkeyPatch, found: Host, tried: Tried, probed: Pro
         return probed, None
 
     monkeypatch.setattr(machine, "look", lambda: found)
+    monkeypatch.setattr(machine, "kernel_log", lambda: found.kernel)
     monkeypatch.setattr(peers, "measure", measure)
     monkeypatch.setattr(probe, "probe", first)
     return done
@@ -311,6 +314,17 @@ def test_a_rate_with_wrong_values_has_no_time(
     rates = [one for one in Reader(Path(out[1])) if isinstance(one, Measurement)]
     assert (rates[1].status, rates[1].median_s) == ("corrupt", None)
     assert rates[1].reason == "2 words of 8 bytes differ"
+
+
+def test_what_the_kernel_logs_during_the_tests_is_seen(
+    monkeypatch: pytest.MonkeyPatch, out: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    here(monkeypatch, machine_of(), tried(), Probed(ranks=2))
+    after = Kernel(file="dmesg", log=read_kernel_log(enumerate(DMESG.splitlines(), 1)))
+    monkeypatch.setattr(machine, "kernel_log", lambda: after)
+    assert run(*out) == 0
+    found = {cells[0]: cells[1:] for cells in rows(capsys.readouterr().out, "found")}
+    assert found["iommu-faults"][1] == "dmesg:4"
 
 
 def test_only_gpus_that_cuda_sees_take_part_in_an_all_reduce(

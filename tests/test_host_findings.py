@@ -227,6 +227,11 @@ CASES: list[tuple[str, Host, Host]] = [
     ),
     ("graph-simple-order", host(gpus=ACROSS, **AMD), host(gpus=ACROSS, processor="Intel Xeon")),
     ("graph-simple-order", host(gpus=ACROSS, **AMD), host(**AMD)),
+    (
+        "graph-simple-order",  # where no node is known, the paths say it
+        host(gpus=(gpu(0, node=None), gpu(1, node=None)), **AMD),
+        host(path="NODE", gpus=(gpu(0, node=None), gpu(1, node=None)), **AMD),
+    ),
     ("graph-simple-order", host(gpus=ACROSS, **AMD), host(path="NV2", gpus=ACROSS, **AMD)),
     (
         "graph-simple-order",

@@ -106,7 +106,7 @@ def _expected_graph(host: Host) -> Iterator[Conclusion]:
         return
     nodes = {gpu.node for gpu in host.gpus if gpu.node is not None}
     across = [pair for pair in host.pairs if pair.kind == "SYS"]
-    if len(nodes) < 2 or not across or not _is_amd(host) or "NCCL_GRAPH_FILE" in host.environment:
+    if len(nodes) == 1 or not across or not _is_amd(host) or "NCCL_GRAPH_FILE" in host.environment:
         return
     known = [hardware.match(gpu.idle.name or "") for gpu in host.gpus]
     capable = [gpu for gpu in known if gpu is not None and gpu.capability is not None]

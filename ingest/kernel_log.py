@@ -31,7 +31,7 @@ PARAMETERS: Mapping[str, str] = MappingProxyType(
         "intel_iommu": "whether an Intel IOMMU is used",
         "iommu.passthrough": "whether devices' addresses are translated",
         "iommu.strict": "when translations are dropped",
-        "pci": "how bridges are set up; noacs leaves access control off",
+        "pci": "how bridges are set up; disable_acs_redir= turns redirection off",
         "pcie_acs_override": "groups are split as if access control were there",
         "pcie_aspm": "links that sleep",
         "pcie_aspm.policy": "links that sleep",
@@ -59,7 +59,7 @@ _SIGNS = (
 )
 _DOMAIN = re.compile(r"iommu: Default domain type: (Translated|Passthrough)\b")
 _COMMAND_LINE = re.compile(
-    r"(?:Kernel command line: |^(?=BOOT_IMAGE=)|^(?=[\w.]+=\S+ .*\broot=))(.*)"
+    r"Kernel command line: (.*)|^((?:BOOT_IMAGE=|(?:\S+ )*root=(?:/dev/|(?:PART)?UUID=|LABEL=)).*)"
 )
 _ADDRESS = r"((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
 _FAULT = re.compile(
@@ -115,7 +115,8 @@ def read_kernel_log(lines: Iterable[tuple[int, str]]) -> KernelLog:
             found.mode = "translated" if domain[1] == "Translated" else "passthrough"
             found.mode_line = number
         elif command := _COMMAND_LINE.search(text):
-            found.parameters, found.parameters_line = parameters(command[1]), number
+            words = command[1] or command[2] or ""
+            found.parameters, found.parameters_line = parameters(words), number
         elif fault := _FAULT.search(text):
             address = next((part for part in fault.groups() if part), "")
             _count(found.faults, normal(address) or "a device", number)

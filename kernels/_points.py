@@ -89,7 +89,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     `floor_s` is of the op's cost, `touched_bytes`; `roof_s` of what the implementation's form of it
     moves and computes, `moved_bytes` and `flops`; `predicted_s` is the roof and `nodes` launches
     that wait for one another, `node_s` each, where that is known. `counts` are what was counted
-    from the inputs (distinct experts).
+    from the inputs (distinct experts), `facts` what the plan resolved (a tile, a path).
     """
 
     part: str
@@ -100,6 +100,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode | None
     gpu: str
     counts: dict[str, Value] = {}
+    facts: dict[str, str] = {}
     touched_bytes: float | None = None
     moved_bytes: float | None = None
     flops: float | None = None

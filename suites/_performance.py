@@ -32,6 +32,7 @@ def held_to(
         "nodes": roof.nodes,
         "node_s": roof.node_s,
         "limited_by": roof.limited_by,
+        "reachable_share": None if roof.bound_s is None else share,
         "bound_s": roof.bound_s,
         "within_bound": None if roof.bound_s is None else median_s <= roof.bound_s,
     }

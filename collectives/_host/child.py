@@ -24,6 +24,9 @@ from verifyscope.privacy import redacted_words
 _ROOT = Path(__file__).resolve().parent.parent.parent
 # Loading torch takes seconds, on a busy disk a minute; what comes after it has the time-out.
 START_S = 300.0
+NO_TORCH = (
+    "torch is not installed here; `make setup` installs it, or use the environment that has it"
+)
 _LONGEST_SAID = 300
 
 

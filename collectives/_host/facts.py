@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from collectives._attest.logs import Logs
 from ingest import gpu_findings
 from ingest.conclusions import Seen
 from ingest.kernel_log import KernelLog
 from ingest.lspci import Devices
 from ingest.nccl_conf import Configured
-from ingest.nccl_facts import NcclLog
 from ingest.topology import kind
 
 HERE = "this machine"
@@ -137,6 +137,13 @@ class Link:
     width: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """The GPUs that CUDA sees, in its order."""
+
+    gpus: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """Whether CUDA says that one GPU reaches the memory of another: a capability, no proof."""
@@ -160,10 +167,14 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tested:
-    """What was tried on the GPUs themselves; `why_not` says why nothing was."""
+class Tried:
+    """What was tried on the GPUs themselves; `why_not` says why nothing was.
+
+    visible: the GPUs that CUDA sees, which CUDA_VISIBLE_DEVICES may make fewer.
+    """
 
     why_not: str | None = None
+    visible: tuple[int, ...] = ()
     links: tuple[Link, ...] = ()
     copies: tuple[HostCopy, ...] = ()
     access: tuple[Access, ...] = ()
@@ -191,14 +202,6 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Logged:
-    """An NCCL log and the name of its file."""
-
-    file: str
-    log: NcclLog
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     """What lspci says and the name of its file."""
 
@@ -208,7 +211,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """What the kernel says and the name of its file."""
+    """What the kernel's log says and the name of its file."""
 
     file: str
     log: KernelLog
@@ -227,6 +230,8 @@ class Host:
     """One machine, at hand or saved in texts.
 
     saved: the names of the texts; empty for the machine at hand. virtual: it is a virtual machine.
+    nccl: what its logs say, all together.
+    parameters: those of the kernel that count (`ingest.kernel_log.PARAMETERS`).
     environment: the listed settings that are in force here. driver: settings of NVIDIA's driver.
     """
 
@@ -239,13 +244,14 @@ class Host:
     pairs: tuple[Pair, ...] = ()
     nodes: tuple[Node, ...] = ()
     iommu: Iommu | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
     kernel: Kernel | None = None
     lspci: Listed | None = None
-    logs: tuple[Logged, ...] = ()
+    nccl: Logs | None = None
     configuration: Configuration = Configuration()
     environment: Mapping[str, str] = field(default_factory=dict)
     driver: Mapping[str, str] = field(default_factory=dict)
-    tested: Tested | None = None
+    tried: Tried | None = None
     probed: Probed | None = None
 
     @property
@@ -260,16 +266,16 @@ class Host:
         wanted = {first, second}
         return next((known for known in self.pairs if {known.first, known.second} == wanted), None)
 
-    def with_tests(self, tested: Tested) -> "Host":
+    def with_trials(self, tried: Tried) -> "Host":
         """Return the host with what was tested on it: links under load replace idle ones."""
-        loaded = {link.gpu: link for link in tested.links if link.loaded}
+        loaded = {link.gpu: link for link in tried.links if link.loaded}
         gpus = tuple(
             replace(gpu, loaded=_loaded(gpu.idle, loaded[gpu.index]))
             if gpu.index in loaded
             else gpu
             for gpu in self.gpus
         )
-        return replace(self, gpus=gpus, tested=tested)
+        return replace(self, gpus=gpus, tried=tried)
 
 
 def _loaded(idle: gpu_findings.Gpu, link: Link) -> gpu_findings.Gpu:

@@ -53,7 +53,6 @@ def _access_control(host: Host) -> Iterator[Conclusion]:
 
 def _isolated(host: Host) -> Iterator[Conclusion]:
     """Find GPUs behind one switch that the kernel keeps apart: only ACS lets it do that."""
-    parameters = {} if host.kernel is None else host.kernel.log.parameters
     by_index = {gpu.index: gpu for gpu in host.gpus}
     apart: list[tuple[Pair, Gpu, Gpu]] = []
     for pair in host.pairs:
@@ -62,7 +61,7 @@ def _isolated(host: Host) -> Iterator[Conclusion]:
             continue
         if one.group is not None and other.group is not None and one.group != other.group:
             apart.append((pair, one, other))
-    if apart and "pcie_acs_override" not in parameters:
+    if apart and "pcie_acs_override" not in host.parameters:
         yield Conclusion(
             name="acs-redirect",
             sentence=f"{len(apart)} pairs of GPUs behind one switch are in IOMMU groups of their "
@@ -85,7 +84,7 @@ def _isolated(host: Host) -> Iterator[Conclusion]:
 def _iommu(host: Host, redirects: bool) -> Iterator[Conclusion]:
     if host.iommu is None or host.iommu.mode != "translated":
         return
-    checks = () if host.tested is None else host.tested.checks
+    checks = () if host.tried is None else host.tried.checks
     passed = bool(checks) and all(check.right for check in checks)
     rest = (
         "; the writes between the GPUs arrived all the same"

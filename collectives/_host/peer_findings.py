@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from statistics import median
 
-from collectives._host.facts import HERE, Broken, Check, Host, Rate, Tested
+from collectives._host.facts import HERE, Broken, Check, Host, Rate, Tried
 from ingest.conclusions import Conclusion, Seen, listed
 from ingest.topology import NEAREST
 from verifyscope import units
@@ -27,12 +27,12 @@ _UNTIL = (
 def conclusions(host: Host) -> Iterator[Conclusion]:
     """Yield what was found by trying, and what the driver says before that."""
     yield from _access(host)
-    if host.tested is not None:
-        yield from _wrong(host.tested)
-        if host.tested.broken is not None:
-            yield _broken_test(host.tested.broken)
-        yield from _at_once(host.tested)
-        yield from _against_the_host(host.tested)
+    if host.tried is not None:
+        yield from _wrong(host.tried)
+        if host.tried.broken is not None:
+            yield _broken_test(host.tried.broken)
+        yield from _at_once(host.tried)
+        yield from _against_the_host(host.tried)
         yield from _by_path(host)
     if host.probed is not None:
         yield from _probe(host)
@@ -44,8 +44,8 @@ def _access(host: Host) -> Iterator[Conclusion]:
         (pair.first, pair.second): pair.refused for pair in host.pairs if pair.refused
     }
     asked = sum(pair.asked for pair in host.pairs)
-    if host.tested is not None and host.tested.access:
-        both = {(one.writer, one.target): one.able for one in host.tested.access}
+    if host.tried is not None and host.tried.access:
+        both = {(one.writer, one.target): one.able for one in host.tried.access}
         refused = {
             (a, b): refused.get((a, b), "CUDA says so")
             for a, b in both
@@ -67,13 +67,13 @@ def _access(host: Host) -> Iterator[Conclusion]:
     )
 
 
-def _wrong(tested: Tested) -> Iterator[Conclusion]:
+def _wrong(tried: Tried) -> Iterator[Conclusion]:
     """Say which writes did not arrive, one at a time or several at once."""
-    failed = [check for check in tested.checks if not check.right]
-    crowded = [rate for rate in tested.rates if rate.wrong]
+    failed = [check for check in tried.checks if not check.right]
+    crowded = [rate for rate in tried.rates if rate.wrong]
     if not failed and not crowded:
         return
-    pairs = {(check.writer, check.target) for check in tested.checks}
+    pairs = {(check.writer, check.target) for check in tried.checks}
     bad = {(check.writer, check.target) for check in failed}
     lost, wrong = sum(c.lost for c in failed), sum(c.wrong for c in failed)
     words = sum(check.words for check in failed)
@@ -115,11 +115,11 @@ def _ended(broken: Broken) -> str:
     return "did not come back" if broken.kind == "hang" else f"failed ({broken.reason})"
 
 
-def _at_once(tested: Tested) -> Iterator[Conclusion]:
+def _at_once(tried: Tried) -> Iterator[Conclusion]:
     """Find writes that are much slower beside others than alone."""
-    alone = alone_rates(tested)
+    alone = alone_rates(tried)
     slow: list[tuple[Rate, float]] = []
-    for rate in tested.rates:
+    for rate in tried.rates:
         if rate.kind == "alone" or not all(pair in alone for pair in rate.writes):
             continue
         share = _expected_s(rate, alone) / median(rate.seconds)
@@ -150,12 +150,12 @@ def _expected_s(rate: Rate, alone: Mapping[tuple[int, int], float]) -> float:
     return max(map(sum, busy.values()))
 
 
-def _against_the_host(tested: Tested) -> Iterator[Conclusion]:
+def _against_the_host(tried: Tried) -> Iterator[Conclusion]:
     """Find pairs that are slower than the way over the host's memory may be."""
     host = {
-        copy.gpu: copy.size_bytes / median(copy.seconds) for copy in tested.copies if copy.to_gpu
+        copy.gpu: copy.size_bytes / median(copy.seconds) for copy in tried.copies if copy.to_gpu
     }
-    alone = alone_rates(tested)
+    alone = alone_rates(tried)
     slow = {
         pair: rate
         for pair, rate in alone.items()
@@ -180,7 +180,7 @@ def _against_the_host(tested: Tested) -> Iterator[Conclusion]:
 def _by_path(host: Host) -> Iterator[Conclusion]:
     """Find a nearer class of paths that is slower than a farther one."""
     by_class: Mapping[str, list[float]] = defaultdict(list)
-    for (writer, target), rate in alone_rates(host.tested or Tested()).items():
+    for (writer, target), rate in alone_rates(host.tried or Tried()).items():
         pair = host.pair(writer, target)
         if pair is not None and pair.kind is not None:
             by_class[pair.kind].append(rate)
@@ -224,11 +224,11 @@ def _probe(host: Host) -> Iterator[Conclusion]:
         )
 
 
-def alone_rates(tested: Tested) -> dict[tuple[int, int], float]:
+def alone_rates(tried: Tried) -> dict[tuple[int, int], float]:
     """Return bytes a second of each write that ran alone, by writer and target."""
     return {
         rate.writes[0]: bytes_per_s(rate)
-        for rate in tested.rates
+        for rate in tried.rates
         if rate.kind == "alone" and not rate.wrong
     }
 

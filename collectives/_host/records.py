@@ -20,9 +20,9 @@ def records(
     host: Host, found: Sequence[Conclusion], environment: Environment
 ) -> Iterator[Measurement | Finding]:
     """Yield what was measured, then the host as a whole, then what is wrong with it."""
-    if host.tested is not None:
-        yield from (_copy(copy, environment) for copy in host.tested.copies)
-        yield from (_rate(host, rate, environment) for rate in host.tested.rates)
+    if host.tried is not None:
+        yield from (_copy(copy, environment) for copy in host.tried.copies)
+        yield from (_rate(host, rate, environment) for rate in host.tried.rates)
     for one in (summary(host, found), *found):
         yield one.finding(environment=environment.id, command=environment.command)
 
@@ -41,12 +41,12 @@ def write_json(path: Path, host: Host, found: Sequence[Conclusion]) -> None:
         "iommu": host.iommu,
         "access_control": access_control(host),
         "bridges": [] if devices is None else devices.between_gpus,
-        "kernel": {} if host.kernel is None else host.kernel.log.parameters,
+        "kernel": host.parameters,
         "driver": host.driver,
         "environment": host.environment,
         "configuration": host.configuration,
-        "nccl": host.logs,
-        "tested": host.tested,
+        "nccl": None if host.nccl is None else host.nccl.log,
+        "tried": host.tried,
         "probed": host.probed,
         "findings": found,
     }

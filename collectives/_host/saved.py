@@ -5,18 +5,19 @@ something: one that does not is an error that lists what is read.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from collectives._host.facts import Gpu, Host, Iommu, Kernel, Listed, Logged, Pair
+from collectives._attest.logs import Logs
+from collectives._host.facts import Gpu, Host, Iommu, Kernel, Listed, Pair
 from ingest import gpu_findings, kernel_log, lspci, nccl_log_records, nvidia_smi, topology
 from ingest.conclusions import Seen
 from ingest.kernel_log import mode_of
 from ingest.log import Log, as_utf_8, numbered_lines
 from ingest.lspci import Device
-from ingest.nccl_log import read_log
+from ingest.nccl_log import Reader
 from ingest.opening import Unreadable, opened
 from ingest.topology import Matrix
 from verifyscope import cli
@@ -55,8 +56,12 @@ class _Found:
     states: list[tuple[str, gpu_findings.Gpu]] = field(default_factory=list)
     matrix: tuple[str, Matrix] | None = None
     listed: Listed | None = None
+    command: tuple[Mapping[str, str], Seen] | None = None
     kernel: Kernel | None = None
-    logs: list[Logged] = field(default_factory=list)
+    nccl: Reader = field(default_factory=Reader)
+    nccl_names: list[str] = field(default_factory=list)
+    nccl_starts: list[int] = field(default_factory=list)
+    nccl_lines: int = 0
     doubled: list[str] = field(default_factory=list)
 
     def take(self, stream: BinaryIO, name: str) -> bool:
@@ -109,21 +114,22 @@ class _Found:
 
     def _kernel(self, stream: BinaryIO, name: str) -> bool:
         known = kernel_log.read_kernel_log(numbered_lines(stream))
-        said = not known.empty or known.parameters_line is not None
-        before = self.kernel
-        if said and before is None:
-            self.kernel = Kernel(file=name, log=known)
-        elif said and before is not None and not before.log.parameters and known.parameters:
-            # dmesg without its first lines, and /proc/cmdline beside it.
-            before.log.parameters, before.log.parameters_line = known.parameters, None
-        return said
+        if known.parameters_line is not None and self.command is None:
+            words = " ".join(f"{key}={value}" for key, value in known.parameters.items())
+            self.command = (known.parameters, Seen(name, known.parameters_line, words))
+        if not known.empty:
+            self.kernel = self.kernel or Kernel(file=name, log=known)
+        return not known.empty or known.parameters_line is not None
 
     def _nccl(self, stream: BinaryIO, name: str) -> bool:
-        log = read_log(numbered_lines(stream))
-        said = bool(log.lines or log.choices or log.entries or log.searches)
-        if said:
-            self.logs.append(Logged(file=name, log=log))
-        return said
+        """Read a log on from where the one before it ended: each rank may have a file."""
+        start = self.nccl_lines
+        for number, text in numbered_lines(stream):
+            self.nccl_lines = start + number
+            self.nccl.take(self.nccl_lines, text)
+        self.nccl_names.append(name)
+        self.nccl_starts.append(start)
+        return True
 
     def _second(self, name: str, what: str, first: str) -> None:
         self.doubled.append(f"{name}: its {what} is not used, that of {first} is")
@@ -136,9 +142,20 @@ class _Found:
             gpus=tuple(self._gpus()),
             pairs=tuple(self._pairs()),
             iommu=self._iommu(),
+            parameters={} if self.command is None else self.command[0],
             kernel=self.kernel,
             lspci=self.listed,
-            logs=tuple(self.logs),
+            nccl=self._logs(),
+        )
+
+    def _logs(self) -> Logs | None:
+        if not self.nccl_names:
+            return None
+        return Logs(
+            log=self.nccl.log(),
+            names=tuple(self.nccl_names),
+            starts=tuple(self.nccl_starts),
+            processes=(),
         )
 
     def _gpus(self) -> list[Gpu]:
@@ -198,15 +215,14 @@ class _Found:
 
     def _iommu(self) -> Iommu | None:
         """Return what the kernel was told, else says, else what groups in lspci show."""
-        if self.kernel is not None:
-            file, log = self.kernel.file, self.kernel.log
-            asked = mode_of(log.parameters)
-            words = " ".join(f"{name}={value}" for name, value in log.parameters.items())
-            if asked == "off" or (asked and log.mode is None):
-                return Iommu(mode=asked, seen=(Seen(file, log.parameters_line, words),))
-            if log.mode:
-                seen = Seen(file, log.mode_line, f"default domain type: {log.mode}")
-                return Iommu(mode=log.mode, seen=(seen,))
+        asked = None if self.command is None else mode_of(self.command[0])
+        said = None if self.kernel is None else self.kernel.log.mode
+        if self.command is not None and asked is not None and (asked == "off" or said is None):
+            return Iommu(mode=asked, seen=(self.command[1],))
+        if self.kernel is not None and said is not None:
+            words = f"default domain type: {said}"
+            seen = Seen(self.kernel.file, self.kernel.log.mode_line, words)
+            return Iommu(mode=said, seen=(seen,))
         grouped = (
             []
             if self.listed is None

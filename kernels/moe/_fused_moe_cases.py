@@ -13,6 +13,7 @@ from kernels import Case
 from verifyscope.models import TABLE
 from verifyscope.records import Value
 
+MOST_TOKENS = 256
 _VERIFY = (1, 2, 3, 4, 6, 8, 12, 16)
 _FEW = (1, 4, 16)
 
@@ -84,7 +85,7 @@ def measured_cases() -> tuple[Case, ...]:
     T = 1 stands beside every other T: time(T) / time(1) decides whether speculation pays.
     """
     return (
-        *(of_model(t) for t in (*_VERIFY, 32, 64, 128, 256)),
+        *(of_model(t) for t in (*_VERIFY, 32, 64, 128, MOST_TOKENS)),
         # How much the experts of a tree overlap.
         *(of_model(t, routing=r) for r in ("zipf", "tree50", "tree80") for t in (4, 8, 16)),
         *(of_model(t, shared=True) for t in (1, 4, 8, 16)),

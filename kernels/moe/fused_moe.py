@@ -25,8 +25,9 @@ from typing import Any
 
 import torch
 
-from kernels import Case, Cost, Inputs, Needs, Op, Outputs, Tolerance
+from kernels import Case, Cost, Inputs, Op, Outputs, Tolerance
 from kernels.moe import _formats, _routings
+from kernels.moe._baselines import Baseline
 from kernels.moe._formats import Format, format_of
 from kernels.moe._fused_moe_cases import gate_cases, long_gate_cases, measured_cases, tiny_cases
 from verifyscope.records import Value
@@ -115,6 +116,12 @@ class Given:
     def format(self) -> Format:
         """Return the format of the routed experts."""
         return format_of(self.gate_up)
+
+    @property
+    def expert_bytes(self) -> int:
+        """Return what one routed expert takes, its scales included."""
+        stored = (self.gate_up, self.gate_up_scales, self.down, self.down_scales)
+        return sum(tensor.nbytes for tensor in stored if tensor.numel()) // len(self.gate_up)
 
     @property
     def shape(self) -> Shape:
@@ -270,14 +277,12 @@ def cost(inputs: Inputs) -> Cost:
     given = Given(**unchecked)
     shape = given.shape
     some = int(((given.ids >= 0) & (given.ids < shape.experts)).sum())
-    stored = (given.gate_up, given.gate_up_scales, given.down, given.down_scales)
-    an_expert = sum(tensor.nbytes for tensor in stored if tensor.numel()) // shape.experts
     shared = (given.shared_gate_up, given.shared_down)
     small = (given.x, given.ids, given.weights, *(one for one in shared if one is not None))
     products = some * shape.intermediate + shape.tokens * shape.shared
     return Cost(
         flops=6 * shape.hidden * products,
-        read_bytes=_routings.distinct(given.ids, shape.experts) * an_expert
+        read_bytes=_routings.distinct(given.ids, shape.experts) * given.expert_bytes
         + sum(tensor.nbytes for tensor in small),
         written_bytes=given.x.nbytes,
     )
@@ -318,7 +323,18 @@ def refuses(case: Case) -> str | None:
     )
 
 
-@OP.implementation("torch", kind="baseline-composed", needs=Needs(refuses=refuses))
+LOOP = Baseline(
+    name="torch",
+    kind="baseline-composed",
+    what="the loop in torch",
+    why="a loop over the experts that were chosen, which asks the host for them: no graph",
+    formats=("bf16", "fp8", "int4"),
+    capabilities=(),
+    shared=True,
+)
+
+
+@OP.implementation(LOOP.name, kind=LOOP.kind, needs=LOOP.needs())
 def torch_loop(**inputs: Any) -> Outputs:
     """Loop over the experts that were chosen: unpack one to bfloat16, and multiply.
 

@@ -148,6 +148,15 @@ def _group_scores(given: Given, key: torch.Tensor) -> torch.Tensor:
     return key.view(len(key), given.groups, -1).topk(2).values.sum(-1)
 
 
+def in_order(given: Given, found: Outputs) -> Outputs:
+    """Return each row in the order of its keys, and of equal ones in that of their ids."""
+    by_id = found["ids"].long().sort(dim=1)
+    _, key, _ = _scored(given, torch.float64)
+    order = key.gather(1, by_id.values).sort(dim=1, descending=True, stable=True).indices
+    place = by_id.indices.gather(1, order)
+    return {name: one.gather(1, place) for name, one in found.items()}
+
+
 def inputs(case: Case, device: torch.device) -> Inputs:
     """Draw logits, and for sigmoid a bias, on the CPU: the same for every device.
 

@@ -7,13 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.sweep_rows import SIZES, TOKENS, US, Formula, line, row, sweep
+from tests.sweep_rows import LL, SIZES, SLOW, TOKENS, US, Formula, line, row, sweep
 from verifyscope import crossovers, fresh_starts, pass_savings
 from verifyscope.contests import Contest, contests
 from verifyscope.recommendation import recommend
 from verifyscope.records import Measurement
-
-SLOW, LL = line(48, 25), line(20, 14)  # they meet at 28 us / (1/14 - 1/25) ns = 891 kB
 
 
 def contest(formulas: Mapping[str, Formula], **options: Any) -> Contest:

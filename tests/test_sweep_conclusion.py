@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from collectives._sweep import tuner_csv
-from collectives._sweep.conclusion import Conclusion, conclude, export, findings, lines
+from collectives._sweep.conclusion import Conclusion, conclude, findings, lines
 from tests.report_sample import GPU
-from tests.sweep_rows import SIZES, US, Formula, line, sweep
+from tests.sweep_rows import LL, SIZES, SLOW, US, Formula, line, sweep
 from verifyscope.records import Finding, Measurement
+from verifyscope.sweep_conclusion import export
 
-SLOW, LL = line(48, 25), line(20, 14)
 OWN = {"algorithm": "ring", "protocol": "simple"}
 FORMULAS = {"nccl": SLOW, "nccl tree/ll": line(15, 3), "nccl ring/ll": LL}
 

@@ -7,10 +7,11 @@ One conclusion for each collective, rank count, dtype and environment. It rests 
 that is nearest to a server's (see `contests`); `modes` has what each other mode recommends.
 """
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from verifyscope.contests import Contest, contests
+from verifyscope.contests import Contest, asked_for, contests
 from verifyscope.crossovers import Crossover, crossovers
 from verifyscope.fresh_starts import LEAST_STARTS, medians
 from verifyscope.pass_savings import Saving, savings
@@ -51,6 +52,24 @@ def conclusions(records: Iterable[Record]) -> tuple[SweepConclusion, ...]:
         alike = (one.op, one.ranks, one.nodes, one.dtype, one.environment)
         groups.setdefault(alike, []).append(one)
     return tuple(_conclusion(found) for found in groups.values())
+
+
+def export(found: SweepConclusion) -> tuple[str, ...]:
+    """Return the lines that set one combination for every size; none where none gains.
+
+    A variable is an `export`; what is no variable (the order of GPUs, a binding) is a comment.
+    """
+    single = found.recommended.single
+    if single is None:
+        return ()
+    asked = asked_for(found.contest, single.implementation)
+    lines = [
+        f"export {name}={shlex.quote(value)}" if name.isupper() else f"# {name} {value}"
+        for name, value in asked.items()
+    ]
+    if "NCCL_GRAPH_FILE" in asked:
+        lines.append("# NCCL_GRAPH_FILE: put the folder of the file before its name")
+    return tuple(lines)
 
 
 def _conclusion(found: list[Contest]) -> SweepConclusion:

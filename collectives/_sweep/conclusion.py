@@ -8,7 +8,6 @@
 Pure functions of the records of a run: a report that reads them comes to the same conclusion.
 """
 
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,12 +15,12 @@ import msgspec
 
 from collectives._sweep import tuner_csv
 from verifyscope import units
-from verifyscope.contests import Contest, asked_for
+from verifyscope.contests import Contest
 from verifyscope.crossovers import Crossover
 from verifyscope.pass_savings import Saving
 from verifyscope.recommendation import Range, Recommendation
 from verifyscope.records import Environment, Evidence, Finding, Measurement, Record
-from verifyscope.sweep_conclusion import SweepConclusion, conclusions
+from verifyscope.sweep_conclusion import SweepConclusion, conclusions, export
 
 USUAL_TOKENS = 4
 _MOST_EVIDENCE = 10
@@ -44,24 +43,6 @@ def conclude(records: Iterable[Record]) -> Conclusion:
         return Conclusion(ops=found, tuner_csv=tuner_csv.text(found), no_csv=None)
     except tuner_csv.NoRules as reason:
         return Conclusion(ops=found, tuner_csv=None, no_csv=str(reason))
-
-
-def export(found: SweepConclusion) -> tuple[str, ...]:
-    """Return the lines that set one combination for every size; none where none gains.
-
-    A variable is an `export`; what is no variable (the order of GPUs, a binding) is a comment.
-    """
-    single = found.recommended.single
-    if single is None:
-        return ()
-    asked = asked_for(found.contest, single.implementation)
-    lines = [
-        f"export {name}={shlex.quote(value)}" if name.isupper() else f"# {name} {value}"
-        for name, value in asked.items()
-    ]
-    if "NCCL_GRAPH_FILE" in asked:
-        lines.append("# NCCL_GRAPH_FILE: put the folder of the file before its name")
-    return tuple(lines)
 
 
 def lines(found: Conclusion) -> Iterator[str]:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from tests import flashinfer_stand_in_decode as decode
+from tests import flashinfer_stand_in_experts as experts
 from tests import flashinfer_stand_in_mla as mla
 from tests import flashinfer_stand_in_moe as moe
 from tests.flashinfer_signatures import Body, Given, Method
@@ -137,8 +138,12 @@ def made(
         xqa=xqa,
         merge_states=_merge_states(infinity),
         chain_speculative_sampling=chain_speculative_sampling,
-        fused_moe=moe.module(version),
+        fused_moe=experts.added(moe.module(version), version, without=without),
         top_k=moe.top_k,
+        autotune=experts.autotune if version.startswith("0.6") else experts.later_autotune,
+        reorder_rows_for_gated_act_gemm=experts.reorder_rows_for_gated_act_gemm,
+        shuffle_matrix_a=experts.shuffle_matrix_a,
+        shuffle_matrix_sf_a=experts.shuffle_matrix_sf_a,
     )
     return module
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from reports import _text
 from reports._collected import Collected, is_collective
 from reports._markdown import code, table, text
+from reports._not_run import WRONG
 from reports._text import NOT_KNOWN
 from verifyscope.contests import Contest
 from verifyscope.crossovers import Crossover
@@ -90,14 +91,17 @@ def verdicts(one: SweepConclusion) -> list[str]:
 
 
 def times_table(one: SweepConclusion) -> str:
-    """Return a row a size and a column an implementation; what is recommended is bold."""
+    """Return a row a size and a column an implementation; what is recommended is bold.
+
+    A size without a bold time is the default's.
+    """
     contest = one.contest
     names = implementations(one)
     shared = {each: _shared_flags(contest.rows[each]) for each in names}
     lines = []
     for size in _all_sizes(contest)[:MOST_SIZES]:
         rows = {each: contest.rows[each].get(size) for each in names}
-        taken = one.recommended.at(size) or contest.default
+        taken = one.recommended.at(size)
         cells = [_cell(row, bold=each == taken) for each, row in rows.items()]
         lines.append((f"{size:,}", _tokens(rows.values()), *cells, _flags(rows, shared)))
     heads = (" ".join((code(each), *shared[each])) for each in names)
@@ -208,7 +212,7 @@ def effect_table(one: SweepConclusion, rows: Iterable[Measurement]) -> tuple[str
             what or NOT_KNOWN,
             _extent(same),
             f"{len(same):,}",
-            status if status == "ok" else f"**{status}**",
+            f"**{status}**" if same[0].status in (*WRONG, "ignored") else status,
             text(same[0].reason or same[0].proof or NOT_KNOWN),
         )
         for (implementation, asked, effect, what, status, _), same in known[:MOST_ROWS]

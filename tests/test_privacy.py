@@ -154,7 +154,7 @@ def test_only_listed_variables_are_recorded_and_never_a_secret() -> None:
         "nccl_proto": "LL",
         "NCCL_PROTO_": "LL",
     }
-    assert settings.in_force(listed | planted) == listed
+    assert settings.in_force(listed | planted) == listed | dict(settings.HIDDEN)
     assert settings.in_force(planted) == {}
 
 
@@ -179,3 +179,8 @@ def test_any_value_can_be_recorded(values: dict[str, str]) -> None:
 def test_paths_in_settings_become_file_names(tmp_path: Path) -> None:
     given = {"NCCL_GRAPH_FILE": str(tmp_path / "box.xml"), "LD_PRELOAD": "/a/libnccl.so.2"}
     assert settings.in_force(given) == {"NCCL_GRAPH_FILE": "box.xml", "LD_PRELOAD": "libnccl.so.2"}
+
+
+def test_a_setting_that_names_a_machine_keeps_only_that_it_is_set() -> None:
+    given = {"NCCL_HOSTID": "rack7-node", "NCCL_PROTO": "LL"}
+    assert settings.in_force(given) == {"NCCL_PROTO": "LL", "NCCL_HOSTID": "<host>"}

@@ -141,6 +141,14 @@ def test_the_command_names_files_and_no_folders(monkeypatch: pytest.MonkeyPatch)
     )
 
 
+def test_what_stands_behind_two_dashes_is_another_program_s_and_stays_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = ["python", "-m", "collectives.attest", "--seconds", "9", "--", "x", "--api-key=abc"]
+    monkeypatch.setattr(sys, "orig_argv", given)
+    assert cli.command_line() == "python -m collectives.attest --seconds 9 -- ..."
+
+
 def test_only_listed_variables_are_recorded_and_never_a_secret() -> None:
     listed = dict.fromkeys(settings.SETTINGS, "1")
     planted = {

@@ -7,8 +7,9 @@ never a measurement; its times mean nothing where its search for a graph failed,
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports import _combinations, _text
+from reports import _text
 from reports._collected import Collected
+from reports._effect import ran
 from reports._markdown import code, table, text
 from reports._text import NOT_KNOWN
 from verifyscope.contests import UNSAFE
@@ -81,7 +82,7 @@ def believed_table(one: SweepConclusion, known: Believed) -> str:
                 f"{size:,}",
                 NOT_KNOWN if its is None else code(_name(its)),
                 NOT_KNOWN if its is None else _italic(_text.duration(its.median_s)),
-                NOT_KNOWN if own is None else text(_combinations.ran(own)) or NOT_KNOWN,
+                NOT_KNOWN if own is None else text(ran(own)) or NOT_KNOWN,
                 _text.duration(own.median_s if own else None),
                 _ratio(own, its),
                 NOT_KNOWN if fastest is None else code(fastest.implementation),

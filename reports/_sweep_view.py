@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from reports import _believed, _combinations, _drawn, _sweep, _text
+from reports import _believed, _combinations, _drawn, _effect, _sweep, _text
 from reports._collected import Collected, is_collective
 from reports._drawn import Folder, Plot
 from reports._markdown import bullets, text
@@ -104,7 +104,7 @@ def _combinations_view(
     one: SweepConclusion, series: Sequence[_sweep.Series], found: Collected, folder: Folder
 ) -> CombinationsView:
     rows = [row for row in _rows(found) if _combinations.belongs(row, one)]
-    effect, effect_left_out = _combinations.effect_table(one, rows)
+    effect, effect_left_out = _effect.effect_table(one, rows)
     known = _believed.believed(one, found)
     swept = [each for each in series if _combinations.is_swept(each.first, [one])]
     return CombinationsView(
@@ -113,7 +113,10 @@ def _combinations_view(
         verdicts=bullets(_combinations.verdicts(one)),
         plots=_drawn.combinations(one, found, folder=folder),
         times=_combinations.times_table(one),
-        left_out=_left_out(_combinations.left_out(one), "size"),
+        left_out=_together(
+            _left_out(_combinations.left_out(one), "size"),
+            _left_out(_combinations.columns_left_out(one), "combination"),
+        ),
         savings=_combinations.savings_table(one),
         export="\n".join(export(one)),
         losses=_combinations.losses(one),
@@ -130,8 +133,8 @@ def _combinations_view(
 
 
 def _rows(found: Collected) -> Iterator[Measurement]:
-    yield from (row for row in found.collectives if row.source == "measured")
-    yield from filter(is_collective, found.not_run)
+    rows = (*found.collectives, *filter(is_collective, found.not_run))
+    yield from (row for row in rows if row.source == "measured")
 
 
 def _is_headline(series: _sweep.Series, one: SweepConclusion) -> bool:
@@ -157,6 +160,10 @@ def _sweeping(found: Collected) -> Iterator[str]:
     if known:
         low, high = _text.duration(min(known)), _text.duration(max(known))
         yield f"Joining the ranks took {low} to {high}, by combination: in no time above."
+
+
+def _together(*words: str) -> str:
+    return " and ".join(word for word in words if word)
 
 
 def _left_out(count: int, noun: str) -> str:

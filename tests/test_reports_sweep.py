@@ -160,6 +160,19 @@ def test_a_sweep_without_a_winner_says_why_and_names_no_export(page: Page) -> No
     assert "1 fresh starts say nothing of their spread; 3 are needed" in few.text
 
 
+def test_of_many_combinations_the_fastest_have_a_column_and_the_others_are_counted(
+    page: Page,
+) -> None:
+    formulas = {"nccl": SLOW, "nccl ring/ll": LL}
+    formulas |= {f"nccl ring/ll channels={at}": line(30 + at, 14) for at in range(1, 21)}
+    page.of([GPU, *sweep(formulas, sizes=SIZES[:4])])
+    (row, *_) = page.rows("Timed as graph x 122, in place")
+    shown = [name for name in row if name.startswith("`nccl")]
+    fastest = [f"`nccl ring/ll channels={at}`" for at in range(1, 9)]
+    assert shown == ["`nccl`", "`nccl ring/ll`", *fastest]
+    assert "12 combinations are left out here; all are in the records." in page.text
+
+
 def test_a_mode_with_another_winner_is_named(page: Page) -> None:
     other = {"nccl": line(90, 25), "nccl ring/ll": line(90, 25)}
     page.of(

@@ -48,3 +48,5 @@ inline void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsi
   const host_cuda::MmaOfLane given{d, a, {b0, b1}, c};
   host_cuda::whole_warp("mma_16x8x16", line, &given, host_cuda::mma_of_warp);
 }
+
+inline unsigned masked_or(unsigned word, unsigned mask, unsigned with) { return (word & mask) | with; }

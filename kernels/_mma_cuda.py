@@ -12,7 +12,11 @@ Lane 4 g + p holds, as PTX says of mma.sync.m16n8k16,
 so a weight can be unpacked in the registers that multiply it, where `nvcuda::wmma` takes factors
 from memory alone. Which k a lane holds is the caller's to choose: any order that a and b share.
 
-There is no CUDA C++ for it, so it is PTX on a GPU, and `_host_cuda_mma.h` on the host runner.
+
+    masked_or(word, mask, with)     word & mask | with, in one instruction: of two constants the
+                                    compiler makes two
+
+There is no CUDA C++ for these, so they are PTX on a GPU, and `_host_cuda_mma.h` on the host runner.
 """
 
 MMA = r"""
@@ -25,6 +29,12 @@ __device__ inline void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], const 
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]),
         "f"(c[2]), "f"(c[3]));
+}
+__device__ inline unsigned masked_or(const unsigned word, const unsigned mask,
+                                     const unsigned with) {
+  unsigned joined;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(joined) : "r"(word), "r"(mask), "r"(with));
+  return joined;
 }
 #else
 #include "_host_cuda_mma.h"

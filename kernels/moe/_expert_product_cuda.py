@@ -30,7 +30,7 @@ constexpr int STEP_BYTES = 64, TILE_BYTES = 16 * STEP_BYTES;
 constexpr int TILE_ROWS = PAIRED ? 8 : 16;  // from one tile to the next
 struct alignas(8) Two { unsigned at[2]; };
 struct alignas(16) Four { unsigned at[4]; };
-struct Tokens { const ELEMENT* at[COLUMN_TILES]; };  // of the lane's columns; null: none
+struct Tokens { const ELEMENT* at[COLUMN_TILES]; };  // of the lane's columns
 struct Sums {
   float at[TILES][COLUMN_TILES][4];
   __device__ void clear() {
@@ -41,7 +41,7 @@ struct Sums {
   }
 };
 
-// Rows of an expert's matrix [.., columns]: row r of tile m is first + m TILE_ROWS + r % 8, and
+// An expert's rows [.., columns]. Of a warp's tile m row r is first + m TILE_ROWS + r % 8, and
 // `far` further from r = 8 on: gate and up of the same 8, or 16 side by side.
 struct Matrix {
   const unsigned char *weights, *scales;
@@ -51,40 +51,49 @@ struct Matrix {
   }
 };
 
-// Where 16 bytes of a row lie in a tile.
+// Steps of a matrix's rows that are to be copied, as a lane sees them.
+struct Steps {
+  const unsigned char *weights, *scales;  // of its rows at step 0
+  long long far_bytes, tile_bytes;        // to the row 8 further, and to the next tile
+  int columns, next, stride, left;
+};
+
+// Where the 16 bytes `piece` of a row lie in a tile. Row 8 further lies 8 rows further, and
+// another piece is at an exclusive or of 16 bytes.
 __device__ inline int swizzled(const int row, const int piece) {
   return row * STEP_BYTES + (piece ^ (row >> 1 & 3)) * 16;
 }
 
-__device__ inline Four load_tokens(const ELEMENT* row, const int k) {
-  if (!row) return Four{};
-  const uint4 bits = __ldg(reinterpret_cast<const uint4*>(row + k));
-  return Four{{bits.x, bits.y, bits.z, bits.w}};
+__device__ inline Four load_tokens(const ELEMENT* from) {
+  const uint4 bits = __ldg(reinterpret_cast<const uint4*>(from));
+  return {{bits.x, bits.y, bits.z, bits.w}};
 }
 """
 
 _BF16 = r"""
 struct Bf16 {
   static constexpr int STEP = 32, SCALE_BYTES = 0;  // k of a step; of a tile
+  static constexpr int LANE = 8;                    // k of a lane, side by side
   static constexpr bool WHOLE = true;               // no step goes past the last k
-  __device__ static long long bytes(const int columns) { return 2 * columns; }
-  template <class Place>
-  __device__ static void copy_scales(const Place, const Matrix&, int, int) {}
+  __device__ static long long bytes(const int columns) { return 2LL * columns; }
+  __device__ static const unsigned char* scales(const Matrix& of, int) { return of.weights; }
+  template <class Memory>
+  __device__ static void copy_scales(const Memory, int, const Steps&) {}
 
-  template <class Place>
-  __device__ static void add(Sums& sums, const Place stage, const Tokens& tokens, const int step,
-                             const int count, const Matrix&, int) {
-    const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4;
+  template <class Memory>
+  __device__ static void add(Sums& sums, const Memory memory, const int stage,
+                             const Tokens& tokens, const int step, const int count, int) {
+    const int lane = threadIdx.x % 32, at = stage + swizzled(lane / 4, lane % 4);
     Four upper[TILES], lower[TILES];
 #pragma unroll
     for (int m = 0; m < TILES; m++) {
-      upper[m] = SHARED_AS(Four, stage + m * TILE_BYTES + swizzled(g, p))[0];
-      lower[m] = SHARED_AS(Four, stage + m * TILE_BYTES + swizzled(g + 8, p))[0];
+      upper[m] = SHARED_AS(Four, memory + at + m * TILE_BYTES)[0];
+      lower[m] = SHARED_AS(Four, memory + at + m * TILE_BYTES + 8 * STEP_BYTES)[0];
     }
 #pragma unroll
     for (int n = 0; n < COLUMN_TILES; n++) {
       if (n && n * 8 >= count) break;
-      const Four x = load_tokens(tokens.at[n], step * STEP + 8 * p);
+      const Four x = load_tokens(tokens.at[n] + step * STEP);
 #pragma unroll
       for (int m = 0; m < TILES; m++)
 #pragma unroll
@@ -100,53 +109,59 @@ struct Bf16 {
 
 _FP8 = r"""
 struct Fp8 {
-  static constexpr int STEP = 64, SCALE_BYTES = 16, BLOCK = 128;
+  static constexpr int STEP = 64, SCALE_BYTES = 16, LANE = 16, BLOCK = 128;
   static constexpr bool WHOLE = true;
   __device__ static long long bytes(const int columns) { return columns; }
-  template <class Place>
-  __device__ static void copy_scales(const Place to, const Matrix& of, const int first,
-                                     const int step) {
-    const int m = threadIdx.x % 32 / 2, half = threadIdx.x % 2;
-    if (m >= TILES) return;
-    const long long block =
-        of.row(first, m, 8 * half) / BLOCK * (of.columns / BLOCK) + step * STEP / BLOCK;
-    __pipeline_memcpy_async(to + m * SCALE_BYTES + 4 * half, of.scales + 4 * block, 4);
+
+  // Lanes 2 m and 2 m + 1 bring those of both halves of tile m.
+  __device__ static const unsigned char* scales(const Matrix& of, const int first) {
+    const int lane = threadIdx.x % 32;
+    return of.scales + of.row(first, lane / 2, lane % 2 * 8) / BLOCK * (of.columns / BLOCK) * 4;
+  }
+  template <class Memory>
+  __device__ static void copy_scales(const Memory memory, const int to, const Steps& from) {
+    const int lane = threadIdx.x % 32;
+    if (lane < 2 * TILES)
+      __pipeline_memcpy_async(memory + to + lane / 2 * SCALE_BYTES + lane % 2 * 4,
+                              from.scales + from.next * STEP / BLOCK * 4, 4);
   }
 
   // Bytes 0 and 1 of four e4m3 numbers, or 2 and 3.
   __device__ static unsigned widen(const unsigned four, const bool high) {
     const unsigned two = __byte_perm(four, 0, high ? 0x3424 : 0x1404);  // each in the upper byte
-    const unsigned moved = (two & 0x80008000) | (two & 0x7F007F00) >> 4;
+    const unsigned moved = masked_or(two, 0x80008000, two >> 4 & 0x07F007F0);
     const unsigned lift = 0x7B807B80;  // 2^120
     const __nv_bfloat162 lifted = __hmul2(reinterpret_cast<const __nv_bfloat162&>(moved),
                                           reinterpret_cast<const __nv_bfloat162&>(lift));
     return reinterpret_cast<const unsigned&>(lifted);
   }
 
-  template <class Place>
-  __device__ static void add(Sums& sums, const Place stage, const Tokens& tokens, const int step,
-                             const int count, const Matrix&, int) {
-    const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4;
+  template <class Memory>
+  __device__ static void add(Sums& sums, const Memory memory, const int stage,
+                             const Tokens& tokens, const int step, const int count, int) {
+    const int lane = threadIdx.x % 32, at = stage + swizzled(lane / 4, lane % 4);
     unsigned a[TILES][4][4];
-    float scales[TILES][2];
+    Two scales[TILES];
 #pragma unroll
-    for (int m = 0; m < TILES; m++)
+    for (int m = 0; m < TILES; m++) {
+      scales[m] =
+          SHARED_AS(Two, memory + stage + TILES * TILE_BYTES + m * SCALE_BYTES)[0];
 #pragma unroll
       for (int half = 0; half < 2; half++) {
-        const Four bits = SHARED_AS(Four, stage + m * TILE_BYTES + swizzled(g + 8 * half, p))[0];
+        const Four bits =
+            SHARED_AS(Four, memory + at + m * TILE_BYTES + half * 8 * STEP_BYTES)[0];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           a[m][i][half] = widen(bits.at[i], false);
           a[m][i][half + 2] = widen(bits.at[i], true);
         }
-        scales[m][half] =
-            SHARED_AS(float, stage + TILES * TILE_BYTES + m * SCALE_BYTES)[half];
       }
+    }
 #pragma unroll
     for (int n = 0; n < COLUMN_TILES; n++) {
       if (n && n * 8 >= count) break;
-      const Four x[2] = {load_tokens(tokens.at[n], step * STEP + 16 * p),
-                         load_tokens(tokens.at[n], step * STEP + 16 * p + 8)};
+      const Four x[2] = {load_tokens(tokens.at[n] + step * STEP),
+                         load_tokens(tokens.at[n] + step * STEP + 8)};
 #pragma unroll
       for (int m = 0; m < TILES; m++) {
         float part[4] = {};
@@ -154,7 +169,8 @@ struct Fp8 {
         for (int i = 0; i < 4; i++)
           mma_16x8x16(part, a[m][i], x[i / 2].at[i % 2 * 2], x[i / 2].at[i % 2 * 2 + 1], part);
 #pragma unroll
-        for (int i = 0; i < 4; i++) sums.at[m][n][i] += scales[m][i / 2] * part[i];
+        for (int i = 0; i < 4; i++)
+          sums.at[m][n][i] += __uint_as_float(scales[m].at[i / 2]) * part[i];
       }
     }
   }
@@ -164,73 +180,78 @@ struct Fp8 {
 _INT4 = r"""
 template <bool ORDERED>
 struct Int4 {
-  static constexpr int GROUP = 32, STEP = 128;
-  // Of the 4 groups of a row: where rows of scales begin at no multiple of 8 bytes, the words of 4
-  // bytes around them.
+  static constexpr int GROUP = 32, STEP = 4 * GROUP, LANE = 8;
   static constexpr bool WHOLE = WHOLE_STEPS;
+  // Four scales a row and step. Where rows of scales begin at no multiple of 8 bytes, the words of
+  // 4 bytes that they lie in.
   static constexpr int ROW_SCALE_BYTES = WHOLE ? 8 : 16, SCALE_BYTES = 16 * ROW_SCALE_BYTES;
   __device__ static long long bytes(const int columns) { return columns / 2; }
 
-  template <class Place>
-  __device__ static void copy_scales(const Place to, const Matrix& of, const int first,
-                                     const int step) {
-    const int m = threadIdx.x % 32 / 16, r = threadIdx.x % 16;
-    if (m >= TILES) return;
-    const auto place = to + (m * 16 + r) * ROW_SCALE_BYTES;
-    const int row_bytes = of.columns / GROUP * 2;
-    const unsigned char* const from = of.scales + of.row(first, m, r) * row_bytes + 8 * step;
+  // Lane 16 m + r brings those of row r of tile m.
+  __device__ static const unsigned char* scales(const Matrix& of, const int first) {
+    const int lane = threadIdx.x % 32;
+    return of.scales + of.row(first, lane / 16, lane % 16) * (of.columns / GROUP) * 2;
+  }
+  // How many bytes past a word the scales of row r begin: its parity is that of the matrix's row.
+  __device__ static int past_word(const int r, const int columns) {
+    return 2 * (r & columns / GROUP & 1);
+  }
+  template <class Memory>
+  __device__ static void copy_scales(const Memory memory, const int to, const Steps& from) {
+    const int lane = threadIdx.x % 32, place = to + lane * ROW_SCALE_BYTES;
+    if (lane >= 16 * TILES) return;
     if (WHOLE) {
-      __pipeline_memcpy_async(place, from, 8);
+      __pipeline_memcpy_async(memory + place, from.scales + from.next * 8, 8);
       return;
     }
-    const int past = offset(of, first, m, r, step);
+    const int past = past_word(lane, from.columns);
+    const int end = from.columns / GROUP * 2 - from.next * 8;  // of the row
 #pragma unroll
-    for (int i = 0; i < 3; i++)
-      if (4 * i - past < row_bytes - 8 * step)
-        __pipeline_memcpy_async(place + 4 * i, from - past + 4 * i, 4);
+    for (int i = 0; i < 12; i += 4)
+      if (i - past < end)
+        __pipeline_memcpy_async(memory + place + i, from.scales + from.next * 8 - past + i, 4);
+  }
+  // Those of a row's four groups, two a word; 0 past the last one.
+  template <class Memory>
+  __device__ static Two scales_of(const Memory memory, const int place, const int r, const int left,
+                                  const int columns) {
+    if (WHOLE) return SHARED_AS(Two, memory + place)[0];
+    const int past = past_word(r, columns) / 2;
+    unsigned scale[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+      scale[i] = i * GROUP < left ? SHARED_AS(unsigned short, memory + place)[past + i] : 0;
+    return {{scale[0] | scale[1] << 16, scale[2] | scale[3] << 16}};
   }
 
-  // Bytes from the word before the scales of a row and step to the scales.
-  __device__ static int offset(const Matrix& of, const int first, const int m, const int r,
-                               const int step) {
-    return int(of.row(first, m, r) * (of.columns / GROUP) & 1) * 2;
+  // 32 tokens' k of a lane, from 8 p on; none past the last k.
+  __device__ static Four tokens_of_group(const ELEMENT* from, const int group, const int left) {
+    if (!WHOLE && group * GROUP >= left) return Four{};
+    const Four x = load_tokens(from + group * GROUP);
+    if (ORDERED) return x;
+    return {{__byte_perm(x.at[0], x.at[2], 0x5410), __byte_perm(x.at[0], x.at[2], 0x7632),
+             __byte_perm(x.at[1], x.at[3], 0x5410), __byte_perm(x.at[1], x.at[3], 0x7632)}};
   }
 
-  // Nibbles `pair` and `pair` + 4, 128 too much each.
-  __device__ static unsigned unpack(const unsigned word, const int pair) {
-    return (word >> 4 * pair & 0x000F000F) | 0x43004300;
-  }
-
-  template <class Place>
-  __device__ static void add(Sums& sums, const Place stage, const Tokens& tokens, const int step,
-                             const int count, const Matrix& of, const int first) {
+  template <class Memory>
+  __device__ static void add(Sums& sums, const Memory memory, const int stage,
+                             const Tokens& tokens, const int step, const int count,
+                             const int columns) {
     const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4;
-    const int left = of.columns - step * STEP;  // k from this step on
+    const int at = stage + swizzled(g, 0) + 4 * p, left = columns - step * STEP;
+    const ELEMENT* const near = tokens.at[0] + step * STEP;
+    Four first[4];  // of the first columns
     Two scales[TILES][2];
-    Four near[4];  // of the first columns
 #pragma unroll
-    for (int n = 0; n < 4; n++)
-      near[n] = WHOLE || n * GROUP < left
-                    ? load_tokens(tokens.at[0], step * STEP + n * GROUP + 8 * p)
-                    : Four{};
+    for (int group = 0; group < 4; group++) first[group] = tokens_of_group(near, group, left);
 #pragma unroll
     for (int m = 0; m < TILES; m++)
 #pragma unroll
-      for (int half = 0; half < 2; half++) {
-        const int r = g + 8 * half;
-        const auto place = stage + TILES * TILE_BYTES + (m * 16 + r) * ROW_SCALE_BYTES;
-        if (WHOLE) {
-          scales[m][half] = SHARED_AS(Two, place)[0];
-          continue;
-        }
-        const int past = offset(of, first, m, r, step) / 2;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-          const unsigned one =
-              i * GROUP < left ? SHARED_AS(unsigned short, place)[past + i] : 0;
-          scales[m][half].at[i / 2] = i % 2 ? scales[m][half].at[i / 2] | one << 16 : one;
-        }
-      }
+      for (int half = 0; half < 2; half++)
+        scales[m][half] = scales_of(
+            memory,
+            stage + TILES * TILE_BYTES + m * SCALE_BYTES + (g + 8 * half) * ROW_SCALE_BYTES,
+            g, left, columns);
 #pragma unroll
     for (int group = 0; group < 4; group++) {
       unsigned a[TILES][2][4];
@@ -239,21 +260,16 @@ struct Int4 {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
           const unsigned word = SHARED_AS(
-              unsigned, stage + m * TILE_BYTES + swizzled(g + 8 * half, group))[p];
+              unsigned, memory + (at ^ group * 16) + m * TILE_BYTES + half * 8 * STEP_BYTES)[0];
 #pragma unroll
-          for (int i = 0; i < 4; i++) a[m][i / 2][half + i % 2 * 2] = unpack(word, i);
+          for (int i = 0; i < 4; i++)  // nibbles i and i + 4, 128 too much each
+            a[m][i / 2][half + i % 2 * 2] = masked_or(word >> 4 * i, 0x000F000F, 0x43004300);
         }
 #pragma unroll
       for (int n = 0; n < COLUMN_TILES; n++) {
         if (n && n * 8 >= count) break;
-        Four x = near[group];
-        if (n)
-          x = WHOLE || group * GROUP < left
-                  ? load_tokens(tokens.at[n], step * STEP + group * GROUP + 8 * p)
-                  : Four{};
-        if (!ORDERED)
-          x = {{__byte_perm(x.at[0], x.at[2], 0x5410), __byte_perm(x.at[0], x.at[2], 0x7632),
-                __byte_perm(x.at[1], x.at[3], 0x5410), __byte_perm(x.at[1], x.at[3], 0x7632)}};
+        const Four x =
+            n ? tokens_of_group(tokens.at[n] + step * STEP, group, left) : first[group];
         const unsigned less[4] = {0xC308C308, 0xC308C308, 0xC308C308, 0xC308C308};  // -136
         float begin[4] = {};
         mma_16x8x16(begin, less, x.at[0], x.at[1], begin);
@@ -277,55 +293,68 @@ struct Int4 {
 """
 
 _WALK = r"""
-// Steps of rows from `first` on: what is copied next, and where it ends.
-struct Steps { Matrix of; int first, step, stride, last; };
-
 template <class Format>
 constexpr int STAGE_BYTES = TILES * (TILE_BYTES + Format::SCALE_BYTES);
 
-template <class Format, class Place>
-__device__ inline void copy_step(const Place stage, const Steps& it) {
+// Every stride-th step of a matrix's rows from `first` on, the step `begin` the first.
+template <class Format>
+__device__ inline Steps steps_of(const Matrix& of, const int first, const int begin,
+                                 const int stride) {
+  const int lane = threadIdx.x % 32, steps = (of.columns + Format::STEP - 1) / Format::STEP;
+  const long long bytes = Format::bytes(of.columns);
+  return {of.weights + of.row(first, 0, lane / 4) * bytes + lane % 4 * 16,
+          Format::scales(of, first),
+          of.far * bytes,
+          TILE_ROWS * bytes,
+          of.columns,
+          begin,
+          stride,
+          begin < steps ? (steps - begin + stride - 1) / stride : 0};
+}
+
+template <class Format, class Memory>
+__device__ inline void copy_step(const Memory memory, const int stage, const Steps& from) {
   const int r = threadIdx.x % 32 / 4, piece = threadIdx.x % 4;
-  const long long row_bytes = Format::bytes(it.of.columns);
-  const int at = it.step * STEP_BYTES + piece * 16;
-  if (Format::WHOLE || at < row_bytes)
+  const unsigned char* const step = from.weights + from.next * STEP_BYTES;
+  if (Format::WHOLE || from.next * STEP_BYTES + piece * 16 < Format::bytes(from.columns))
 #pragma unroll
     for (int m = 0; m < TILES; m++)
 #pragma unroll
       for (int half = 0; half < 2; half++)
         __pipeline_memcpy_async(
-            stage + m * TILE_BYTES + swizzled(r + 8 * half, piece),
-            it.of.weights + it.of.row(it.first, m, r + 8 * half) * row_bytes + at, 16);
-  Format::copy_scales(stage + TILES * TILE_BYTES, it.of, it.first, it.step);
+            memory + stage + swizzled(r, piece) + m * TILE_BYTES + half * 8 * STEP_BYTES,
+            step + m * from.tile_bytes + half * from.far_bytes, 16);
+  Format::copy_scales(memory, stage + TILES * TILE_BYTES, from);
 }
 
-// Copies all steps that `next` names, one range after the other, and gives each to `use` when it
-// is there. All lanes of a warp, and nothing is under way at the end.
-template <class Format, class Place, class Next, class Use>
-__device__ inline void walk(const Place ring, const Next next, const Use use) {
-  Steps it;
-  it.step = it.last = 0;
-  bool more = true;
-  int copied = 0, filled = 0, stage = 0;
+// Copies `from` into the ring, and what `next` makes of it when none are left, and gives the place
+// of each step to `use` when it is there. All lanes of a warp; nothing is under way at the end.
+template <class Format, class Memory, class Next, class Use>
+__device__ inline void walk(const Memory memory, const int ring, Steps from, const Next next,
+                            const Use use) {
+  constexpr int ALL = STAGES * STAGE_BYTES<Format>;
+  int copied = 0, used = 0, filled = ring, stage = ring;
   const auto copy = [&] {
-    if (more && it.step >= it.last) more = next(it);
-    if (more) {
-      copy_step<Format>(ring + filled * STAGE_BYTES<Format>, it);
-      it.step += it.stride;
+    if (!from.left) next(from);
+    if (from.left) {
+      copy_step<Format>(memory, filled, from);
+      from.next += from.stride;
+      from.left--;
       copied++;
-      filled = filled + 1 == STAGES ? 0 : filled + 1;
+      filled = filled + STAGE_BYTES<Format> == ring + ALL ? ring : filled + STAGE_BYTES<Format>;
     }
     __pipeline_commit();  // one that is empty counts too
   };
 #pragma unroll
   for (int i = 1; i < STAGES; i++) copy();
-  for (int used = 0;; used++) {
+  while (true) {
     __pipeline_wait_prior(STAGES - 2);
     __syncwarp();  // all lanes' copies are there, and the stage before is no longer read
     copy();
     if (used == copied) break;
-    use(ring + stage * STAGE_BYTES<Format>);
-    stage = stage + 1 == STAGES ? 0 : stage + 1;
+    use(stage);
+    used++;
+    stage = stage + STAGE_BYTES<Format> == ring + ALL ? ring : stage + STAGE_BYTES<Format>;
   }
 }
 """

@@ -23,15 +23,18 @@ launches, of all tokens, in bfloat16.
 from kernels.moe._expert_product_cuda import PRODUCT
 
 _COLUMNS = r"""
-// A warp's columns are slots, -1 where there is none; of the shared expert they are tokens.
-template <class Place>
+// Where a lane finds its tokens: of a warp's columns, which are slots, or tokens for the shared
+// expert. Where there is none, -1, the first one is looked at again, and nobody asks what of it.
+template <class Format, class Place>
 __device__ inline Tokens tokens_of(const Place columns, const ELEMENT* from, const int stride,
                                    const int slots_a_token) {
+  const int lane = threadIdx.x % 32;
   Tokens found;
 #pragma unroll
   for (int n = 0; n < COLUMN_TILES; n++) {
-    const int slot = columns[n * 8 + threadIdx.x % 32 / 4];
-    found.at[n] = slot < 0 ? nullptr : from + (long long)(slot / slots_a_token) * stride;
+    const int slot = columns[n * 8 + lane / 4];
+    const long long row = (slot < 0 ? columns[0] : slot) / slots_a_token;
+    found.at[n] = from + row * stride + lane % 4 * Format::LANE;
   }
   return found;
 }
@@ -47,27 +50,20 @@ __device__ inline int all_tokens(const Place columns, const int first, const int
 
 // Multiplies the warp's share of K, every WARPS-th step, and leaves the sums in its ring: those of
 // element i of column tile n and tile m at [(m COLUMN_TILES + n) 4 + i][lane].
-template <class Format, class Place>
-__device__ inline void multiply_share(const Place ring, const Tokens& tokens, const int count,
+template <class Format, class Memory>
+__device__ inline void multiply_share(const Memory memory, const Tokens& tokens, const int count,
                                       const Matrix& of, const int first) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int steps = (of.columns + Format::STEP - 1) / Format::STEP;
-  bool begun = warp >= steps;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, ring = warp * RING_BYTES;
   int step = warp;
   Sums sums;
   sums.clear();
   walk<Format>(
-      ring,
-      [&](Steps& it) {
-        if (begun) return false;
-        it = {of, first, warp, WARPS, steps};
-        return begun = true;
-      },
-      [&](const Place stage) {
-        Format::add(sums, stage, tokens, step, count, of, first);
+      memory, ring, steps_of<Format>(of, first, warp, WARPS), [](Steps&) {},
+      [&](const int stage) {
+        Format::add(sums, memory, stage, tokens, step, count, of.columns);
         step += WARPS;
       });
-  const auto mine = SHARED_AS(float, ring);
+  const auto mine = SHARED_AS(float, memory + ring);
 #pragma unroll
   for (int m = 0; m < TILES; m++)
 #pragma unroll
@@ -136,8 +132,8 @@ template <class Format, class Memory, class Place>
 __device__ inline void gate_up_rows(const Memory memory, const Place columns, const int count,
                                     const Matrix& of, const int first, const ELEMENT* x,
                                     const int slots_a_token, const bool ordered, ELEMENT* act) {
-  const Tokens tokens = tokens_of(columns, x, of.columns, slots_a_token);
-  multiply_share<Format>(memory + threadIdx.x / 32 * RING_BYTES, tokens, count, of, first);
+  const Tokens tokens = tokens_of<Format>(columns, x, of.columns, slots_a_token);
+  multiply_share<Format>(memory, tokens, count, of, first);
   __syncthreads();
   // A lane holds gate of two columns, and up of them 64 numbers further.
   for (int at = threadIdx.x; at < TILES * COLUMN_TILES * 64; at += THREADS) {
@@ -224,6 +220,7 @@ __device__ inline int sorted_columns(const Place columns, const int* sorted_slot
 _DOWN_DIRECT = r"""
 // What a warp knows of a range of steps: the slots of its columns, and which part of K it is.
 constexpr int HEADER = COLUMNS + 4, HEADER_BYTES = 4 * HEADER, PART = COLUMNS;
+constexpr int PARTS = 1 << PART_BITS;
 constexpr int WIDTH = 16 * TILES;  // columns of y
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) down_direct(
@@ -233,64 +230,65 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) down_direct(
     const ELEMENT* shared_act, const void* shared_weights, const int shared_inner,
 #endif
     const int tokens, const int top_k, const int experts, const int hidden, const int inner,
-    const int parts, const long long weight_bytes, const long long scale_bytes) {
+    const long long weight_bytes, const long long scale_bytes) {
   DYNAMIC_SHARED(unsigned char, memory);
   constexpr int OUT_AT = WARPS * (RING_BYTES + STAGES * HEADER_BYTES);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, slots = tokens * top_k;
   const int g = lane / 4, p = lane % 4, first = blockIdx.x * WIDTH;
-  const auto ring = memory + warp * RING_BYTES;
-  const auto headers = SHARED_AS(int, memory + WARPS * RING_BYTES) + warp * STAGES * HEADER;
-  const auto out = SHARED_AS(float, memory + OUT_AT);  // [slots, parts, WIDTH]
-  const auto stands_for = SHARED_AS(int, memory + OUT_AT + 4 * slots * parts * WIDTH);  // [slots]
   const int steps = (inner + ROUTED::STEP - 1) / ROUTED::STEP;
+  const auto headers = SHARED_AS(int, memory + WARPS * RING_BYTES) + warp * STAGES * HEADER;
+  const auto out = SHARED_AS(float, memory + OUT_AT);  // [slots, PARTS, WIDTH]
+  const auto stands_for = SHARED_AS(int, memory + OUT_AT + 4 * slots * PARTS * WIDTH);  // [slots]
 
-  // The warp's share l is part (warp + l WARPS) % parts of a choice; lane l knows its expert.
+  // The warp's share l is a part of a choice, all parts of one side by side; lane l knows which
+  // expert it is of.
   const int share = warp + lane * WARPS;
-  const int leader = share < slots * parts ? __ldg(leaders + share / parts) : -1;
+  const int leader = share < slots << PART_BITS ? __ldg(leaders + (share >> PART_BITS)) : -1;
   unsigned left = __ballot_sync(~0u, leader >= 0);
-  int found = 0, used = 0, step = 0, last = 0;
+  int found = 0, used = 0, step = steps;
   Sums sums;
   Tokens of_header;
   sums.clear();
-  const auto next = [&](Steps& it) {
-    if (!left) return false;
+  const auto next = [&](Steps& from) {
+    if (!left) return;
     const int l = __ffs(left) - 1, expert = __shfl_sync(~0u, leader, l);
-    const int mine = warp + l * WARPS;
+    const int mine = warp + l * WARPS, part = mine % PARTS;
     left &= left - 1;
     const auto header = headers + found++ % STAGES * HEADER;
     if (lane < COLUMNS / 4)
-      __pipeline_memcpy_async(header + 4 * lane, members + mine / parts * COLUMNS + 4 * lane, 16);
-    if (lane == 0) header[PART] = mine % parts;
-    it = {matrix_of(expert, weights, weight_bytes, scales, scale_bytes, inner, 8), first,
-          mine % parts, parts, steps};
-    return true;
+      __pipeline_memcpy_async(header + 4 * lane,
+                              members + (mine >> PART_BITS) * COLUMNS + 4 * lane, 16);
+    if (lane == 0) header[PART] = part;
+    from = steps_of<ROUTED>(
+        matrix_of(expert, weights, weight_bytes, scales, scale_bytes, inner, 8), first, part,
+        PARTS);
   };
-  const auto use = [&](const decltype(ring) stage) {
+  const auto use = [&](const int stage) {
     const auto header = headers + used % STAGES * HEADER;
-    if (step >= last) {
-      step = header[PART], last = steps;
-      of_header = tokens_of(header, act, inner, 1);
+    if (step >= steps) {
+      step = header[PART];
+      of_header = tokens_of<ROUTED>(header, act, inner, 1);
     }
     const int count = header[COLUMNS - 8] < 0 ? 8 : COLUMNS;
-    ROUTED::add(sums, stage, of_header, step, count, matrix(nullptr, nullptr, inner, 8), first);
-    step += parts;
-    if (step < last) return;
+    ROUTED::add(sums, memory, stage, of_header, step, count, inner);
+    step += PARTS;
+    if (step < steps) return;
 #pragma unroll
     for (int i = 0; i < COLUMN_TILES * 4; i++) {
       const int slot = header[i / 4 * 8 + 2 * p + i % 2];
       if (slot < 0) continue;
 #pragma unroll
       for (int m = 0; m < TILES; m++)
-        out[(slot * parts + header[PART]) * WIDTH + m * 16 + i % 4 / 2 * 8 + g] =
+        out[(slot * PARTS + header[PART]) * WIDTH + m * 16 + i % 4 / 2 * 8 + g] =
             sums.at[m][i / 4][i % 4];
     }
     sums.clear();
     used++;
   };
-  walk<ROUTED>(ring, next, use);
+  walk<ROUTED>(memory, warp * RING_BYTES, Steps{}, next, use);
 #if SHARED
   const int all = all_tokens(headers, 0, tokens);
-  multiply_share<Bf16>(ring, tokens_of(headers, shared_act, shared_inner, 1), all,
+  multiply_share<Bf16>(memory, tokens_of<Bf16>(headers, shared_act, shared_inner, 1), all,
                        matrix(shared_weights, shared_weights, shared_inner, 8), first);
 #endif
 
@@ -307,8 +305,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) down_direct(
     for (int slot = token * top_k; slot < (token + 1) * top_k; slot++) {
       if (stands_for[slot] < 0) continue;
       float one = 0.f;
-      for (int part = 0; part < parts; part++)
-        one += out[(stands_for[slot] * parts + part) * WIDTH + c];
+#pragma unroll
+      for (int part = 0; part < PARTS; part++)
+        one += out[(stands_for[slot] * PARTS + part) * WIDTH + c];
       sum += choice_weights[slot] * one;
     }
 #if SHARED
@@ -332,20 +331,19 @@ __device__ inline void down_columns(const Memory memory, const Place columns, co
   const int steps = (of.columns + Format::STEP - 1) / Format::STEP;
   const int begin = (blockIdx.x * RUN * WARPS + warp) * WIDTH;
   const int end = min(hidden, (blockIdx.x + 1) * RUN * WARPS * WIDTH);
-  const Tokens tokens = tokens_of(columns, act, of.columns, 1);
+  const Tokens tokens = tokens_of<Format>(columns, act, of.columns, 1);
   int copied = begin, first = begin, step = 0;
   Sums sums;
   sums.clear();
   walk<Format>(
-      memory + warp * RING_BYTES,
-      [&](Steps& it) {
-        if (copied >= end) return false;
-        it = {of, copied, 0, 1, steps};
+      memory, warp * RING_BYTES, Steps{},
+      [&](Steps& from) {
+        if (copied >= end) return;
+        from = steps_of<Format>(of, copied, 0, 1);
         copied += WARPS * WIDTH;
-        return true;
       },
-      [&](const Memory stage) {
-        Format::add(sums, stage, tokens, step, count, of, first);
+      [&](const int stage) {
+        Format::add(sums, memory, stage, tokens, step, count, of.columns);
         if (++step < steps) return;
 #pragma unroll
         for (int i = 0; i < COLUMN_TILES * 4; i++) {

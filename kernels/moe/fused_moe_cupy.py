@@ -31,14 +31,14 @@ def _scale_bytes(name, whole):
 
 
 @cache
-def _kernel(name, text, *, form, shared, tile, whole, paired, sorted_, ordered):
+def _kernel(name, text, *, form, shared, tile, whole, paired, sorted_, part_bits=0):
     routed = {"bf16": "Bf16", "fp8": "Fp8", "int4": f"Int4<{str(not paired).lower()}>"}[form]
     constants = {
         "WARPS": tile.warps, "COLUMN_TILES": tile.columns // 8, "TILES": tile.tiles,
         "STAGES": tile.stages, "BLOCKS": tile.blocks_per_sm, "PAIRED": int(paired),
         "WHOLE_STEPS": int(whole), "ROUTED": routed, "SHARED": int(shared), "SORTED": int(sorted_),
         "RING_BYTES": tile.ring_bytes(_scale_bytes(form, whole)), "MOST_SLOTS": _MOST_SLOTS,
-        "ORDERED_ACT": int(form == "int4"), "RUN": _RUN,
+        "ORDERED_ACT": int(form == "int4"), "RUN": _RUN, "PART_BITS": part_bits,
     }
     head = "".join(f"#define {n} {v}\n" for n, v in constants.items())
     return RawKernel(name, head + text)
@@ -67,9 +67,10 @@ def direct(given: Given):
     def call():
         def kernel(name, text, paired, columns, t):
             whole = columns % step == 0
-            return _kernel(name, text, form=form, shared=shared, tile=t, whole=whole, paired=paired, sorted_=False, ordered=False), t.warps * t.ring_bytes(_scale_bytes(form, whole))
+            return _kernel(name, text, form=form, shared=shared, tile=t, whole=whole, paired=paired, sorted_=False, part_bits=bits), t.warps * t.ring_bytes(_scale_bytes(form, whole))
         def scales(w, sc):
             return sc if sc.numel() else w
+        bits = 0
         t = replace(tile, warps=most(max(-(-s.hidden // step), s.hidden // 32 if shared else 0)))
         k, ring = kernel("gate_up", GATE_UP, True, s.hidden, t)
         slices = max(s.intermediate, s.shared) // (8 * tile.tiles)
@@ -80,13 +81,14 @@ def direct(given: Given):
         args += [given.gate_up[0].nbytes, given.gate_up_scales.nbytes // s.experts]
         k((slices, s.choices + shared), (32 * t.warps,), *args, shared_bytes=ring + 4 * t.warps * t.columns)
         steps = -(-s.intermediate // step)
-        parts = min(steps, max(1, tile.warps // s.choices))
+        parts = most(min(steps, max(1, tile.warps // s.choices)))
+        bits = parts.bit_length() - 1
         t = replace(tile, warps=max(most(s.choices * parts), min(tile.warps, 8 if s.choices > 32 else 1)))
         k, ring = kernel("down_direct", DOWN_DIRECT, False, s.intermediate, t)
         args = [act, given.down, scales(given.down, given.down_scales), given.ids, given.weights, leaders, members, y]
         if shared:
             args += [shared_act, given.shared_down, *_ints(s.shared)]
-        args += _ints(s.tokens, s.top_k, s.experts, s.hidden, s.intermediate, parts)
+        args += _ints(s.tokens, s.top_k, s.experts, s.hidden, s.intermediate)
         args += [given.down[0].nbytes, given.down_scales.nbytes // s.experts]
         width = 16 * tile.tiles
         k((s.hidden // width,), (32 * t.warps,), *args, shared_bytes=ring + 4 * t.warps * t.stages * (t.columns + 4) + 4 * s.choices * (parts * width + 1))

@@ -296,11 +296,19 @@ _WALK = r"""
 template <class Format>
 constexpr int STAGE_BYTES = TILES * (TILE_BYTES + Format::SCALE_BYTES);
 
+__device__ inline int steps_left(const int steps, const int begin, const int stride) {
+  return begin < steps ? (steps - begin + stride - 1) / stride : 0;
+}
+template <class Format>
+__device__ inline int steps_of(const int columns) {
+  return (columns + Format::STEP - 1) / Format::STEP;
+}
+
 // Every stride-th step of a matrix's rows from `first` on, the step `begin` the first.
 template <class Format>
 __device__ inline Steps steps_of(const Matrix& of, const int first, const int begin,
                                  const int stride) {
-  const int lane = threadIdx.x % 32, steps = (of.columns + Format::STEP - 1) / Format::STEP;
+  const int lane = threadIdx.x % 32;
   const long long bytes = Format::bytes(of.columns);
   return {of.weights + of.row(first, 0, lane / 4) * bytes + lane % 4 * 16,
           Format::scales(of, first),
@@ -309,7 +317,7 @@ __device__ inline Steps steps_of(const Matrix& of, const int first, const int be
           of.columns,
           begin,
           stride,
-          begin < steps ? (steps - begin + stride - 1) / stride : 0};
+          steps_left(steps_of<Format>(of.columns), begin, stride)};
 }
 
 template <class Format, class Memory>

@@ -239,11 +239,13 @@ struct Int4 {
                              const int columns) {
     const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4;
     const int at = stage + swizzled(g, 0) + 4 * p, left = columns - step * STEP;
-    const ELEMENT* const near = tokens.at[0] + step * STEP;
-    Four first[4];  // of the first columns
+    // Of the first columns all groups are loaded at once, where registers are left for them.
+    constexpr bool EARLY = COLUMN_TILES <= 2;
+    Four first[4];
     Two scales[TILES][2];
 #pragma unroll
-    for (int group = 0; group < 4; group++) first[group] = tokens_of_group(near, group, left);
+    for (int group = 0; group < 4 && EARLY; group++)
+      first[group] = tokens_of_group(tokens.at[0] + step * STEP, group, left);
 #pragma unroll
     for (int m = 0; m < TILES; m++)
 #pragma unroll
@@ -268,8 +270,9 @@ struct Int4 {
 #pragma unroll
       for (int n = 0; n < COLUMN_TILES; n++) {
         if (n && n * 8 >= count) break;
-        const Four x =
-            n ? tokens_of_group(tokens.at[n] + step * STEP, group, left) : first[group];
+        const Four x = EARLY && n == 0
+                           ? first[group]
+                           : tokens_of_group(tokens.at[n] + step * STEP, group, left);
         const unsigned less[4] = {0xC308C308, 0xC308C308, 0xC308C308, 0xC308C308};  // -136
         float begin[4] = {};
         mma_16x8x16(begin, less, x.at[0], x.at[1], begin);

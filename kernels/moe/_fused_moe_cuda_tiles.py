@@ -13,7 +13,8 @@ By reasoning, and by what the compile gate says, for nobody has timed it:
   skips what is not there. Sorted, an expert should be one block: 16 where it has 8 tokens on
   average or fewer, else 64.
 - Warps: 8, that share K, or experts and where these are few K as well, so that no launch adds up
-  parts of K; no more than there are steps of K.
+  parts of K; no more than there are steps of K. 64 tokens take more than 128 registers a thread,
+  which 4 warps may have.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Tile:
 
     def for_shares(self, shares: int, *, least: int = 1) -> Tile:
         """Return one with no more warps than shares of work, but the `least` there must be."""
-        return replace(self, warps=_power_of_two(min(_MOST_WARPS, max(least, shares))))
+        return replace(self, warps=_power_of_two(min(self.warps, max(least, shares))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,24 +117,26 @@ class Plan:
         }
 
 
-def _tile(columns: int, tiles: int, *, stages: int, blocks: int) -> Tile:
-    return Tile(columns=columns, tiles=tiles, stages=stages, blocks_per_sm=blocks)
+def _tile(
+    columns: int, tiles: int, *, stages: int, blocks: int, warps: int = _MOST_WARPS
+) -> Tile:
+    return Tile(columns=columns, tiles=tiles, stages=stages, blocks_per_sm=blocks, warps=warps)
 
 
 _SMALL = (
     _tile(8, 1, stages=3, blocks=3),
     _tile(16, 1, stages=3, blocks=2),
-    _tile(64, 1, stages=3, blocks=2),
+    _tile(64, 1, stages=3, blocks=3, warps=4),
 )
 _LARGE = (
     _tile(8, 2, stages=4, blocks=2),
     _tile(16, 2, stages=4, blocks=2),
-    _tile(64, 1, stages=4, blocks=2),
+    _tile(64, 1, stages=4, blocks=3, warps=4),
 )
 _A100 = (
     _tile(8, 2, stages=3, blocks=2),
     _tile(16, 2, stages=3, blocks=2),
-    _tile(64, 1, stages=4, blocks=2),
+    _tile(64, 1, stages=4, blocks=3, warps=4),
 )
 # By capability; 89 stands for 86 too, which runs sm_80's code in as little shared memory.
 TABLES: Mapping[int, tuple[Tile, ...]] = MappingProxyType(

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from collectives._sweep.collective import tile
-from collectives._sweep.data import Data, mismatches
+from collectives._sweep.data import Data, mismatches, spread
 from collectives._sweep.job import Job
 from collectives._sweep.points import Point
 
@@ -64,8 +63,7 @@ class Slots:
         for at, (output, source) in enumerate(self.pairs):
             if output is not source:
                 output.fill_(math.nan)
-            windows = self._windows(sample, at)
-            source.copy_(tile(windows[self.seat.rank], self.held))
+            spread(self._windows(sample, at)[self.seat.rank], into=source)
 
     def wrong(self, sample: int) -> torch.Tensor | None:
         """Return how many values of the last run are wrong, on the device."""

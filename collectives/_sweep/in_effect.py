@@ -104,7 +104,7 @@ def read_back(bound: str | None) -> ReadBack:
     found: dict[str, str] = {}
     for name in _told(SETTINGS):
         value = getenv(name.encode())
-        if value is not None and name not in _LOGGING:
+        if value is not None and name not in (*_LOGGING, *_DUMPS):
             found[name] = redacted(value.decode(errors="replace"))
     return ReadBack(settings=found, files=configuration_files(os.environ), bound=bound)
 

@@ -4,7 +4,7 @@ A combination is recorded once it is complete; what an early end leaves unfinish
 with as many starts as there were. A run that is resumed records what has changed since.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -92,34 +92,53 @@ class Outcome:
 
     def problem(self) -> str | None:
         """Return what is wrong, if anything is: the sweep ends with status 1 then."""
-        found = list(self._problems())
+        found = {at: told for at in self.state.spec.launched() if (told := self._problems(at))}
         if not found:
             return None
-        more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        said = "; ".join(found[:_NAMED])
-        corrupt = any(": corrupt: " in words for words in found)
+        if len(found) == 1:
+            (at, told), *_ = found.items()
+            said = f"{self.state.spec.combinations[at].label}: {'; '.join(told.values())}"
+        else:
+            named = (
+                f"{self.state.spec.combinations[at].label} ({', '.join(told)})"
+                for at, told in [*found.items()][:_NAMED]
+            )
+            more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+            launched = len([*self.state.spec.launched()])
+            said = (
+                f"{len(found)} of {launched} combinations did not come through: "
+                f"{', '.join(named)}{more}; the lines with their names say why"
+            )
         warning = (
-            "; where values are wrong nothing may be concluded from the others either before that "
+            "; where values are wrong, nothing may be concluded from the others either before that "
             "is mended"
         )
-        return f"{said}{more}{warning if corrupt else ''}; what was measured is kept"
+        corrupt = any("corrupt" in told for told in found.values())
+        return f"{said}{warning if corrupt else ''}; what was measured is kept"
 
     def json(self) -> bytes:
         """Return what was measured, with the keys that nccl-tests writes with -J."""
         found = table_json.document(self.state, self.table, problem=self.problem())
         return msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
 
-    def _problems(self) -> Iterator[str]:
-        for at in self.state.spec.launched():
-            told: dict[tuple[str, str], list[Row]] = {}
-            for row in self.state.rows(at):
-                if row.status in _WRONG:
-                    told.setdefault((row.status, row.reason or ""), []).append(row)
-            label = self.state.spec.combinations[at].label
-            for (status, reason), rows in told.items():
-                cases = dict.fromkeys(case(self.state.spec, row.point) for row in rows)
-                where = f" ({', '.join([*cases][:_NAMED])})" if status == "corrupt" else ""
-                yield f"{label}: {status}: {reason}{where}"
+    def _problems(self, at: int) -> dict[str, str]:
+        """Return what is wrong with a combination, a sentence for each status."""
+        told: dict[str, list[Row]] = {}
+        for row in self.state.rows(at):
+            if row.status in _WRONG:
+                told.setdefault(row.status, []).append(row)
+        lost = self.state.lost.get(at)
+        if lost is not None and lost.status in _WRONG:
+            told.setdefault(lost.status, [])
+        return {status: self._sentence(at, status, rows) for status, rows in told.items()}
+
+    def _sentence(self, at: int, status: str, rows: Sequence[Row]) -> str:
+        lost = self.state.lost.get(at)
+        reason = rows[0].reason if rows else lost.reason if lost is not None else None
+        cases = [*dict.fromkeys(case(self.state.spec, row.point) for row in rows)]
+        more = f" and {len(cases) - _NAMED} more" if len(cases) > _NAMED else ""
+        where = f" ({', '.join(cases[:_NAMED])}{more})" if status == "corrupt" else ""
+        return f"{status}: {reason}{where}"
 
     def _record(self, made: Measurement, samples: Sequence[float] = ()) -> None:
         """Append a record, unless an earlier part of the run has left the same."""
@@ -131,18 +150,18 @@ class Outcome:
 
     def _print(self, at: int, rows: Sequence[Row], *, concluded: bool) -> None:
         probe = self.state.probes.get(at)
-        combination = self.state.spec.combinations[at]
-        if probe is not None and rows:
-            for line in self.table.header(combination, probe):
-                self.screen.say(line)
-            for line in self.table.rows(rows):
-                self.screen.say(line)
+        lines = [*self.table.rows(rows)]
+        if probe is None or not lines:
+            return  # the overview says what became of it
         lost = self.state.lost.get(at)
-        if lost is not None:
-            self.screen.say(f"# Test failure: {lost.reason}")
-        if probe is not None and rows:
-            for line in self.table.footer(rows, concluded=concluded):
-                self.screen.say(line)
+        failure = [] if lost is None else [f"# Test failure: {lost.reason}"]
+        for line in (
+            *self.table.header(self.state.spec.combinations[at], probe),
+            *lines,
+            *failure,
+            *self.table.footer(rows, concluded=concluded),
+        ):
+            self.screen.say(line)
 
     def _progress(self, event: Event) -> str | None:
         say: Callable[[str, int, str], str] = lambda what, at, said: (  # noqa: E731

@@ -19,12 +19,13 @@ def lines(state: State) -> Iterator[str]:
         return
     yield "#"
     yield f"# {state.spec.op}, in place, us a call: median of all samples of {_starts(state.spec)}"
-    yield from _aligned(_cells(state, rows))
+    yield from _aligned(_filled(list(_cells(state, rows))))
     yield from remarks(state)
 
 
 def remarks(state: State) -> Iterator[str]:
     """Yield what became of combinations that were not run or not published, with the reason."""
+    said: set[str] = set()
     for at, known in enumerate(state.spec.combinations):
         if not known.launched:
             yield f"# {known.label}: not run: {known.reason}"
@@ -36,7 +37,11 @@ def remarks(state: State) -> Iterator[str]:
             if row.status != "ok":
                 found.setdefault((row.status, row.reason or ""), []).append(row)
         for (status, reason), rows in found.items():
-            yield f"# {known.label}: {status}: {reason} ({_extent(rows)})"
+            line = f"{status}: {reason} ({_extent(rows)})"
+            everywhere = line in said and status == "unsupported"  # no graphs on this backend
+            said.add(line)
+            if not everywhere:
+                yield f"# {known.label}: {line}"
 
 
 def _starts(spec: Spec) -> str:
@@ -75,6 +80,16 @@ def _cells(state: State, rows: dict[int, list[Row]]) -> Iterator[tuple[str, ...]
             )
 
 
+def _filled(table: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Leave out the columns in which nothing stands."""
+    used = [
+        at
+        for at, column in enumerate(zip(*table, strict=True))
+        if any(cell != _NONE for cell in column[1:])
+    ]
+    return (tuple(line[at] for at in used) for line in table)
+
+
 def _time(row: Row | None) -> str:
     summary = None if row is None else row.summary
     return _NONE if summary is None else f"{summary.median * 1e6:.2f}"
@@ -98,7 +113,7 @@ def _aligned(cells: Iterator[tuple[str, ...]]) -> Iterator[str]:
     """Align numbers right and words left."""
     table = list(cells)
     widths = [max(len(line[at]) for line in table) for at in range(len(table[0]))]
-    left = {1, 2, len(widths) - 1}
+    left = {at for at, name in enumerate(table[0]) if name in ("combination", "ran", "status")}
     for line in table:
         words = (
             cell.ljust(width) if at in left else cell.rjust(width)

@@ -203,10 +203,11 @@ def _follow(place: "Launched") -> NoReturn:
 
 def _only_resume(context: typer.Context) -> None:
     """Raise `UsageError` for an option that the run has answered already."""
-    for name in context.params:
+    for parameter in context.command.params:
+        name = parameter.name or ""
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE" and name not in _WITH_RESUME:
-            option = "--" + name.replace("_", "-")
+            option = parameter.opts[0]
             raise UsageError(f"{option} is that of the run; leave it out beside --resume")
 
 

@@ -4,11 +4,11 @@ It reads the settings of a combination as NCCL would, so that statuses are decid
 goes wrong is told by SWEEP_FAULTS, such as "ring/ll=hang,tree/ll=corrupt@1": a combination, a
 fault, and with @ the first start in which it shows (0 is the probe).
 
-    hang      rank 1 sleeps at the second point      ignored   the log shows another choice
-    crash     rank 1 is killed there                 plugin    a plugin changes NCCL_PROTO
+    hang      rank 1 sleeps at 2 KiB                 ignored   the log shows another choice
+    crash     rank 1 is killed there                 plugin    a plugin sets NCCL_PROTO=LL
     raise     rank 1 raises there                    refused   NCCL has no such algorithm
     corrupt   rank 1 has three wrong values there    silent    the log shows no choice
-    bits      rank 1 has another last bit, once, at the largest size (found by the stress alone)
+    bits      rank 1 has another last bit at 4 KiB in the integrity stress
 """
 
 import ctypes
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 FAULTS, STARTS = "SWEEP_FAULTS", "SWEEP_STARTS"
 WRONG_RANK, WRONG_ELEMENTS = 1, 3
+_BAD_BYTES, _UNSAFE_BYTES = 2048, 4096
 _VERSION = "2.29.7+cuda12.9"
 
 
@@ -74,7 +75,7 @@ def _greet(log: _Log, job: Job, fault: str) -> None:
         if name.startswith("NCCL_") and not name.startswith("NCCL_DEBUG"):
             log.say(f"{name} set by environment to {value}")
     if fault == "plugin":
-        log.say('NET/OFI Setting NCCL_PROTO to "simple"')
+        log.say('NET/OFI Setting NCCL_PROTO to "LL"')
     log.say("NET/Socket : Using [0]eth0:10.20.30.40<0>")
     channels = os.environ.get("NCCL_MAX_CTAS", "2")
     log.say(
@@ -123,24 +124,27 @@ def prepare(job: Job, rank: int) -> "Callable[[torch.Tensor, torch.Tensor], None
     log = _Log(rank)
     _greet(log, job, fault)
     if fault == "plugin":
-        ctypes.CDLL(None).setenv(b"NCCL_PROTO", b"simple", 1)
-    sizes = sorted({task.point.size_bytes for task in job.tasks})
-    bad = sizes[1:2] or sizes
+        ctypes.CDLL(None).setenv(b"NCCL_PROTO", b"LL", 1)
 
     def run(output: "torch.Tensor", source: "torch.Tensor") -> None:
         size = source.numel() * source.element_size()
-        if size in bad:
+        if size == _BAD_BYTES:
             _misbehave(fault, rank, log)
         job.collective.run(output, source)
         _choose(log, size, fault)
-        if size in bad and fault == "corrupt" and rank == WRONG_RANK:
+        if size == _BAD_BYTES and fault == "corrupt" and rank == WRONG_RANK:
             output[:WRONG_ELEMENTS] += 1
-        if fault == "bits" and job.purpose == "stress" and rank == WRONG_RANK and size == sizes[-1]:
-            import torch
-
-            output[:1] = torch.nextafter(output[:1].float(), torch.tensor(1e9)).to(output.dtype)
+        if fault == "bits" and job.purpose == "stress" and rank == WRONG_RANK:
+            _flip(output, size)
 
     return run
+
+
+def _flip(output: "torch.Tensor", size: int) -> None:
+    import torch
+
+    if size == _UNSAFE_BYTES:
+        output[-1:].view(torch.int16).bitwise_xor_(1)
 
 
 INJECTED = Backend(

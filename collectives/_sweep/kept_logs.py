@@ -21,7 +21,7 @@ _LOG = ".nccl.log"
 _WORD = re.compile(r"\S+")
 _SETTING = re.compile(r"\b([A-Z][A-Z0-9_]{3,})( set by environment to |=| environment variable)")
 _IPV4 = re.compile(r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.])")
-_IPV6 = re.compile(r"(?<![\w:.])\[?(?:[0-9a-fA-F]{0,4}:){3,7}[0-9a-fA-F]{0,4}(?:%\w+)?\]?")
+_IPV6 = re.compile(r"(?<![\w.])\[?(?:[0-9a-fA-F]{0,4}:){3,7}[0-9a-fA-F]{0,4}(?:%\w+)?\]?")
 _PORT = re.compile(r"<address>(?::\d+|<\d+>)+")
 _IDENTIFIERS = re.compile(rb'\b(host_hash|guid|sysguid|uuid)="[^"]*"')
 

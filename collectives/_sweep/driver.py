@@ -112,8 +112,8 @@ class Driver:
                     group = found
                 elif isinstance(found, Probed):
                     wrong[found.point, found.launch] = found.wrong
-                elif isinstance(found, Logs):
-                    logs = found
+                elif isinstance(found, Logs):  # each machine sends its own
+                    logs = found if logs is None else Logs((*logs.files, *found.files))
         except RankFailed as failed:
             lost = failed
         log = self._read(at, logs)

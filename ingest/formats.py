@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from ingest import (
     bench_serving,
+    kernel_log,
     kineto,
+    lspci,
     model_configs,
     nccl_log_records,
     nccl_records,
@@ -156,6 +158,21 @@ FORMATS = (
         recognises=nvidia_telemetry.recognises,
         read=nvidia_telemetry.read,
         nothing="telemetry without a row; give the header and some rows",
+    ),
+    Format(
+        name="lspci -vvv",
+        example=lspci.EXAMPLE,
+        recognises=lspci.recognises,
+        read=lspci.read,
+        nothing=lspci.NOTHING,
+    ),
+    Format(
+        name="kernel-log",
+        example=kernel_log.EXAMPLE,
+        recognises=kernel_log.recognises,
+        read=kernel_log.read,
+        nothing=kernel_log.NOTHING,
+        anywhere=True,
     ),
 )
 

@@ -27,6 +27,7 @@ import torch
 from verifyscope.errors import UsageError
 from verifyscope.parts import PARTS
 from verifyscope.records import Kind, Mode, Value
+from verifyscope.roofline import REACHABLE_SHARE
 from verifyscope.roofline import Cost as Cost
 
 if TYPE_CHECKING:
@@ -227,6 +228,8 @@ class Op:
         rounded inputs, without rounding the result.
     inputs: a case and a device -> fresh inputs, normal random, the same on every call.
     cost: what any implementation must spend on these inputs (bytes touched, not tensor sizes).
+    counts: numbers counted from the inputs that a record shows among the dims (distinct experts).
+    reachable_share: the share of the roof that a good kernel reaches; our own rows are held to it.
     gate_cases: small tensors of the real head dims and tile shapes, one for each entry of the
         configuration tables: what the compile gate builds, instead of the tiny cases. One that
         names a mode is built by implementations of that form alone.
@@ -240,6 +243,8 @@ class Op:
     cost: Callable[[Inputs], Cost]
     cases: tuple[Case, ...]
     tolerance: Tolerance
+    counts: Callable[[Inputs], Mapping[str, Value]] = lambda inputs: {}
+    reachable_share: float = REACHABLE_SHARE
     gate_cases: tuple[Case, ...] = ()
     long_gate_cases: tuple[Case, ...] = ()
     _added: dict[str, Implementation] = field(default_factory=dict, repr=False, compare=False)

@@ -25,7 +25,9 @@ ADAPTERS = [
 
 
 def calls_of(adapter: ModuleType, library: ModuleType) -> tuple[Call, ...]:
-    """Return the calls that an adapter makes of this version."""
+    """Return the calls that an adapter makes of this version; none before its `SINCE`."""
+    if _flashinfer.is_before(library, getattr(adapter, "SINCE", ())):
+        return ()
     calls: tuple[Call, ...] = adapter.CALLS if hasattr(adapter, "CALLS") else adapter.calls(library)
     return calls
 

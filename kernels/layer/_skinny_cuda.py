@@ -7,16 +7,32 @@ asked for by number, and one that is not there is null: a caller may gather them
 it has where other warps find it. Kernels of experts can be made of the same two.
 
 It wants the macros of `_elements_cuda`, the functions of `_elementwise_cuda`, and ROWS (16, 32 or
-64), CHUNK (32 or 64), WARPS and WAYS (warps that share outputs and divide the inputs) before.
+64), CHUNK (32 or 64), WARPS and WAYS (warps that share outputs and divide the inputs) before. A
+warp's own memory, at multiples of 32 bytes, is `warp_bytes`.
 """
 
-DEVICE_CODE = """
+_PADDING = 8  # elements a row of a chunk: 16 bytes, so that rows lie in different banks
+_SUM_STEP = 20  # floats a row of 16 sums
+
+
+def warp_bytes(*, rows: int, chunk: int, sets: int) -> int:
+    """Return what a warp stages of x and weights, or leaves of its sums, whichever is more."""
+    staged = 2 * (rows + 16 * sets) * (chunk + _PADDING)
+    return max(staged, 4 * sets * rows * _SUM_STEP)
+
+
+_STEPS = f"""
+constexpr int STEP = CHUNK + {_PADDING}, SUM_STEP = {_SUM_STEP};
+"""
+
+DEVICE_CODE = (
+    _STEPS
+    + """
 #include <mma.h>
 using namespace nvcuda;
 
-constexpr int ROW_TILES = ROWS / 16, STEP = CHUNK + 8;  // rows of 16 bytes more: other banks
+constexpr int ROW_TILES = ROWS / 16;
 constexpr int LANES = CHUNK / 8, AT_ONCE = 32 / LANES;  // lanes a row, rows a load
-constexpr int SUM_STEP = 20;
 static_assert(WARPS % WAYS == 0, "warps");
 
 using Rows = wmma::fragment<wmma::matrix_a, 16, 16, 16, ELEMENT, wmma::row_major>;
@@ -102,6 +118,7 @@ __device__ inline void leave(const Sums (&sums)[SETS][ROW_TILES], const Tile min
                               wmma::mem_row_major);
 }
 """
+)
 
 KERNEL = """
 constexpr int SETS = GATED ? 2 : 1, TILES = WARPS / WAYS, THREADS = 32 * WARPS;

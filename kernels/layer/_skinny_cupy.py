@@ -3,10 +3,9 @@
 The tile, by reasoning, for nobody has timed it: 16, 32 or 64 rows in one block. Four warps share
 the inputs of 16 outputs; fewer where there is not a chunk for each, where the outputs are so many
 that not all blocks would run at once, or where 64 rows make x the larger traffic and warps side by
-side find it in L1. A warp has 2 KB of a weight under way, of a
-gated product 4 KB: with 12 warps an SM 24 to 48 KB. Three blocks of 16 rows fit an SM of 100 KB,
-four a larger one; of more rows, whose sums and staged x take more, two. 64 rows take chunks of 32
-inputs.
+side find it in L1. A warp has 2 KB of a weight under way, of a gated product 4 KB: with 12 warps an
+SM 24 to 48 KB. Three blocks of 16 rows fit an SM of 100 KB, four a larger one; of more rows, whose
+sums and staged x take more, two. 64 rows take chunks of 32 inputs.
 """
 
 from __future__ import annotations
@@ -21,11 +20,10 @@ from kernels._raw import RawKernel, must_be_aligned
 from kernels._splits import sm_count
 from kernels._target import capability
 from kernels.layer._elementwise_cuda import GATED, VECTOR_BYTES, VECTORS, why_not_width
-from kernels.layer._skinny_cuda import DEVICE_CODE, KERNEL
+from kernels.layer._skinny_cuda import DEVICE_CODE, KERNEL, warp_bytes
 from kernels.layer._skinny_plan import Plan, Tile, arrivals, choose, is_large
 
 WARPS = 4
-_PADDING, _SUM_STEP = 8, 20
 _ROWS = (16, 32, 64)
 
 
@@ -60,12 +58,6 @@ def plan_for(*, rows: int, inputs: int, outputs: int, device: torch.device) -> t
     )
 
 
-def _warp_bytes(tile: Tile, *, sets: int) -> int:
-    """Return what a warp stages, or leaves of its sums, whichever is more."""
-    staged = 2 * (tile.rows + 16 * sets) * (tile.inputs + _PADDING)
-    return max(staged, 4 * sets * tile.rows * _SUM_STEP)
-
-
 @cache
 def _kernel(dtype: torch.dtype, *, tile: Tile, gated: bool, once: bool) -> RawKernel:
     constants = {
@@ -74,7 +66,7 @@ def _kernel(dtype: torch.dtype, *, tile: Tile, gated: bool, once: bool) -> RawKe
         "WARPS": tile.warps,
         "WAYS": 16 * tile.warps // tile.outputs,
         "BLOCKS": tile.blocks_per_sm,
-        "WARP_BYTES": _warp_bytes(tile, sets=1 + gated),
+        "WARP_BYTES": warp_bytes(rows=tile.rows, chunk=tile.inputs, sets=1 + gated),
         "GATED": int(gated),
         "ONCE": int(once),
     }
@@ -104,6 +96,6 @@ def product(
         plan.grid, (32 * tile.warps,),
         x, weight, y, parts, arrivals(x.device),
         *map(np.int32, (rows, inputs, outputs, plan.part_inputs)),
-        shared_bytes=tile.warps * _warp_bytes(tile, sets=sets),
+        shared_bytes=tile.warps * warp_bytes(rows=tile.rows, chunk=tile.inputs, sets=sets),
     )  # fmt: skip
     return y

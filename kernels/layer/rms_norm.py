@@ -228,7 +228,7 @@ OP = Op(
         _case(2, 128, heads=8, step=1280, prefix="gate-"),
         _case(2, 512, step=576, prefix="gate-"),
         _case(2, 1536, prefix="gate-"),
-        _case(2, 7168, residual=True, prefix="gate-"),
+        _case(1, 7168, residual=True, prefix="gate-"),
         _case(2, MOST_WIDTH, residual=True, dtype=torch.float16, prefix="gate-"),
     ),
     tolerance=Tolerance(

@@ -322,7 +322,7 @@ OP = Op(
         *_measured_cases(),
     ),
     gate_cases=(
-        _of(_KIMI_TP8, 2, "kimi-k2.5", table=8200, prefix="gate-"),
+        _of(_KIMI_TP8, 1, "kimi-k2.5", table=8200, prefix="gate-"),
         _case(2, (8, 1), 128, table=8200, prefix="gate-"),
         _case(
             2,

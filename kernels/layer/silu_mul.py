@@ -101,7 +101,7 @@ OP = Op(
         *_measured_cases(),
     ),
     gate_cases=(
-        _case(4, 96, prefix="gate-"),
+        _case(1, 96, prefix="gate-"),
         _case(4, 2048, prefix="gate-"),
         _case(4, 2048, dtype=torch.float16, prefix="gate-"),
     ),

@@ -1,4 +1,4 @@
-"""What a measurement of passes is asked for: a `Case` is one pass, a `Job` all of them on ranks.
+"""What a measurement of passes is asked for: a `Case` is one pass, a `Job` runs it on ranks.
 
 Nothing here needs torch: what is typed becomes these, and they travel to the ranks.
 """
@@ -111,26 +111,25 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """All cases, on `ranks` processes of one kind of device.
+    """One case on `ranks` fresh processes of one kind of device.
 
-    without: by mode, why it is left out: a capture broke in an attempt before. time_cap_s: for the
-    rounds of modes, and again for those of the ablation, of each case.
+    without: modes that are left out, because a capture of them broke before. time_cap_s: for the
+    rounds of the modes, and again for those of the ablation. timeout_s: without any progress.
     """
 
+    case: Case
     device: DeviceName
     ranks: int
-    cases: tuple[Case, ...]
     modes: tuple[PassMode, ...]
     ablate: bool
     time_cap_s: float
     timeout_s: float
-    without: tuple[tuple[PassMode, str], ...] = ()
-    first: int = 0
+    without: tuple[PassMode, ...] = ()
 
-    def after(self, case: int, mode: PassMode | None = None, reason: str = "") -> "Job":
-        """Return what is left from `case` on; without `mode`, if that is what ended the attempt."""
-        without = self.without if mode is None else (*self.without, (mode, reason))
-        return replace(self, first=case, without=without)
+    @property
+    def joined(self) -> bool:
+        """Say whether the processes form a group: to talk, or for a collective of one."""
+        return self.ranks > 1 or self.case.reduce.kind in ("one-rank", "real")
 
 
 def quantised(model: Model, name: str | None) -> Model:

@@ -8,7 +8,9 @@ Fewer would leave a layer's weights in the L2 until the pass comes back to them.
 """
 
 import math
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from graphs.layers import Forward, Section
 from graphs.ops import ELEMENT_BYTES, Op
@@ -54,6 +56,15 @@ def plan(
     cold = [_with(one, _coldest(one, cache_bytes)) for one in whole]
     _require(asked, cold, usable, "in the fewest distinct layers that stay cold")
     return tuple(cold)
+
+
+def free_host_bytes() -> int:
+    """Return what this machine's memory has left for processes."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def held_bytes(op: Op) -> float:

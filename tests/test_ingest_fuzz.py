@@ -82,6 +82,8 @@ TEXTS = (
     "\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1\tPIX\t X \n",
     bridge() + GPU.format(address="c2:00.0"),
     DMESG,
+    "op_name,nccl_dtype,num_gpus,message_size,latency_us\n"
+    "all_reduce,half,8,256,10.0\nall_reduce,half,8,512,10.0\n",
 )
 ODD = (
     "NaN",

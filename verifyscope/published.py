@@ -30,7 +30,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     bytes: the message of a collective, on a rank; of an all-gather the gathered whole.
     heads: of this rank, over one latent; requests: sequences at once; context: tokens of each, the
-    new one included; rows: tokens a request; experts: of a layer, of which balanced routing touches distinct_experts.
+    new one included; rows: tokens a request; experts: of a layer, of which balanced routing touches
+    distinct_experts.
     low_us, high_us: the ends where a point was measured twice.
     """
 
@@ -72,12 +73,21 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     def dims(self) -> Mapping[str, Value]:
         """Return the numbers that say which case it is, as in a record's dims."""
         given = {name: getattr(self, name) for name in _DIMS}
-        return {name: value for name, value in given.items() if value is not None}
+        known = {name: value for name, value in given.items() if value is not None}
+        if self.part != "routed_experts":
+            return known | {"dtype": self.dtype}
+        return known | {"format": self.dtype, "routing": "balanced"}
 
 
+COLUMNS = (
+    *("part", "gpu", "ranks", "implementation", "launch", "dtype", "bytes", "heads", "latent"),
+    *("rope", "requests", "context", "rows", "experts", "distinct_experts", "hidden"),
+    *("intermediate", "inputs", "outputs", "touched_bytes", "median_us", "low_us", "high_us"),
+    "source",
+)
 _DIMS = (
     *("bytes", "heads", "latent", "rope", "requests", "context", "rows", "experts"),
-    *("distinct_experts", "hidden", "intermediate", "inputs", "outputs", "dtype"),
+    *("distinct_experts", "hidden", "intermediate", "inputs", "outputs"),
 )
 
 

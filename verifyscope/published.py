@@ -1,6 +1,6 @@
 """Times that others measured and published: what parts of a pass took on their machines.
 
-`rows()` are those of published.csv, 281 rows of aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0: see
+`rows()` are those of published.csv, 287 rows of aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0: see
 published-LICENSE.txt, which says what was changed and what was left out); each names its source.
 They are `public components`, never floors: somebody's kernel on somebody's host.
 

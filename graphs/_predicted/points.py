@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from verifyscope import published
-from verifyscope.records import Launch, Measurement, Mode, Value
+from verifyscope.records import Cache, Launch, Measurement, Mode, Value
 
 Basis = Literal["public", "measured"]
 _LAUNCHES: Mapping[str, Launch] = {"graph": "graph", "eager": "eager"}
@@ -30,6 +30,7 @@ class Point:
     ranks: int | None = None
     launch: Launch | None = None
     mode: Mode | None = None
+    cache: Cache | None = None
     touched_bytes: float | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -76,6 +77,7 @@ def measured(records: Iterable[Measurement], origin: str) -> Iterator[Point]:
                 ranks=one.ranks,
                 launch=one.launch,
                 mode=one.mode,
+                cache=one.cache,
                 touched_bytes=one.touched_bytes,
                 settings=one.requested,
             )

@@ -21,6 +21,7 @@ from ingest import (
     nsys,
     nvidia_smi,
     nvidia_telemetry,
+    operator_tables,
     pytest_benchmark_json,
     server_log,
     topology,
@@ -166,6 +167,14 @@ FORMATS = (
         recognises=nvidia_telemetry.recognises,
         read=nvidia_telemetry.read,
         nothing="telemetry without a row; give the header and some rows",
+    ),
+    Format(
+        name="operator-table",
+        example=operator_tables.EXAMPLES,
+        recognises=operator_tables.recognises,
+        read=operator_tables.read,
+        nothing=operator_tables.NOTHING,
+        document=True,
     ),
     Format(
         name="lspci -vvv",

@@ -23,8 +23,9 @@ def combine(
     expert = ()
     weight = ()
     for j in tl.static_range(TOP_K):
-        expert += (tl.load(ids_ptr + token * TOP_K + j),)
-        weight += (tl.load(weights_ptr + token * TOP_K + j),)
+        choice = token * TOP_K + j
+        expert += (tl.load(ids_ptr + choice),)  # type: ignore[assignment]  # of another length each time
+        weight += (tl.load(weights_ptr + choice),)  # type: ignore[assignment]  # of another length each time
     one = ()
     for j in tl.static_range(TOP_K):
         first = j
@@ -32,7 +33,7 @@ def combine(
             first = tl.where((first == j) & (expert[i] == expert[j]), i, first)
         some = (expert[j] >= 0) & (expert[j] < experts)
         at = out_ptr + (token * TOP_K + first) * hidden + column
-        one += (tl.load(at, mask=there & some, other=0.0),)
+        one += (tl.load(at, mask=there & some, other=0.0),)  # type: ignore[assignment]  # of another length each time
     y = tl.zeros([BLOCK], tl.float32)
     for j in tl.static_range(TOP_K):
         some = (expert[j] >= 0) & (expert[j] < experts)

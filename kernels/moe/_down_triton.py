@@ -13,8 +13,15 @@ import triton
 import triton.language as tl
 
 from kernels.moe._experts_triton import (
-    FEW, FP8_BLOCK, GROUP, ROWS, are_few, squeezed, stride, to_expert, unit_of, with_product,
-)  # fmt: skip
+    FEW,
+    FP8_BLOCK,
+    GROUP,
+    ROWS,
+    squeezed,
+    to_expert,
+    unit_of,
+    with_product,
+)
 
 _ROWS = tl.constexpr(ROWS)
 _FEW = tl.constexpr(FEW)
@@ -35,8 +42,8 @@ def _tiles(
     row = tl.arange(0, WARPS)[:, None, None] * ROWS + tl.arange(0, ROWS)[None, :, None]
     at = tl.arange(0, WIDE)
     group = tl.arange(0, COLUMNS // GROUP)[None, None, :]
-    row_elements = stride(columns, steps, COLUMNS, EACH, WHOLE)
-    row_scales = stride(columns, steps, COLUMNS, GROUP, WHOLE)
+    row_elements = steps * WIDE if WHOLE else columns // EACH
+    row_scales = steps * (COLUMNS // GROUP) if WHOLE else columns // GROUP
     w_ptr += row * row_elements + at[None, None, :]  # [WARPS, ROWS, WIDE]
     h_ptr += tl.maximum(slot, 0).to(tl.int64)[:, None] * row_elements + at[None, :]
     chosen = (slot >= 0)[:, None]
@@ -110,7 +117,7 @@ def down(
             w_ptr, scales_ptr = to_expert(
                 w_ptr, scales_ptr, expert, hidden, columns, steps, COLUMNS, FORM, WHOLE,
             )  # fmt: skip
-            if are_few(slot):
+            if tl.sum((slot >= 0).to(tl.int32), 0) <= _FEW:
                 _tiles(
                     h_ptr, w_ptr, scales_ptr, out_ptr, squeezed(slot), first, count,
                     steps, columns, hidden, FORM, WARPS, COLUMNS, ROWS, WHOLE, STAGES, _FEW,

@@ -93,9 +93,7 @@ def triton_sorted(**inputs: Any) -> Prepared:
 def _prepared(given: Given, path: Path) -> Prepared:
     """Choose tiles and parts by the shapes; a call allocates what it writes and launches."""
     shape, name = given.shape, given.format.name
-    if why := why_not(
-        tokens=shape.tokens, top_k=shape.top_k, experts=shape.experts, path=path
-    ):
+    if why := why_not(tokens=shape.tokens, top_k=shape.top_k, experts=shape.experts, path=path):
         raise ValueError(why)
     plan = plan_for(
         shape,
@@ -160,7 +158,9 @@ def _gate_up(
     token_blocks = -(-shape.tokens // ROWS)
     programs = plan.units * (2 * shape.intermediate // tile.rows)
     programs += token_blocks * (2 * shape.shared // SHARED_ROWS)
-    sums = h if plan.parts == 1 else _sums(h, plan.parts)
+    # No part, no sums: but their type is part of the kernel's.
+    split = plan.parts if plan.parts > 1 else 0
+    sums = h.new_empty(split, shape.choices, 2 * shape.intermediate, dtype=torch.float32)
     gate_up[(programs, plan.parts)](
         _pairs(given.x) if form == "int4" else given.x, given.ids, *blocks,
         _bytes(given.gate_up), given.gate_up_scales, h, sums,
@@ -178,11 +178,6 @@ def _gate_up(
             given.ids, sums, h, shape.choices, plan.parts, shape.experts, shape.intermediate,
             BLOCK=_ACTIVATED, num_warps=1,
         )  # fmt: skip
-
-
-def _sums(h: torch.Tensor, parts: int) -> torch.Tensor:
-    choices, intermediate = h.shape
-    return h.new_empty(parts, choices, 2 * intermediate, dtype=torch.float32)
 
 
 def _down(

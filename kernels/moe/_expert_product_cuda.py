@@ -240,7 +240,7 @@ struct Int4 {
     const int lane = threadIdx.x % 32, g = lane / 4, p = lane % 4;
     const int at = stage + swizzled(g, 0) + 4 * p, left = columns - step * STEP;
     // Of the first columns all groups are loaded at once, where registers are left for them.
-    constexpr bool EARLY = COLUMN_TILES <= 2;
+    constexpr bool EARLY = TILES * COLUMN_TILES <= 2;
     Four first[4];
     Two scales[TILES][2];
 #pragma unroll

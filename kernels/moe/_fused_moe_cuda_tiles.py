@@ -13,8 +13,8 @@ By reasoning, and by what the compile gate says, for nobody has timed it:
   skips what is not there. Sorted, an expert should be one block: 16 where it has 8 tokens on
   average or fewer, else 64.
 - Warps: 8, that share K, or experts and where these are few K as well, so that no launch adds up
-  parts of K; no more than there are steps of K. 64 tokens take more than 128 registers a thread,
-  which 4 warps may have.
+  parts of K; no more than there are steps of K. 4 warps, in more blocks, where a thread of 8 would
+  need more registers than there are.
 """
 
 from __future__ import annotations
@@ -56,9 +56,17 @@ class Tile:
         """Return one of a single tile where so many blocks of this one would leave SMs idle."""
         return replace(self, tiles=1) if blocks < sms else self
 
-    def for_shares(self, shares: int, *, least: int = 1) -> Tile:
-        """Return one with no more warps than shares of work, but the `least` there must be."""
-        return replace(self, warps=_power_of_two(min(self.warps, max(least, shares))))
+    def for_shares(self, shares: int) -> Tile:
+        """Return one with no more warps than there are shares of work."""
+        return replace(self, warps=_power_of_two(min(self.warps, shares)))
+
+    def for_choices(self, choices: int) -> Tile:
+        """Return one with a lane for each of these, in fewer blocks where it takes more warps."""
+        tile = self
+        while WARP * tile.warps < choices:
+            blocks = max(1, tile.blocks_per_sm // 2)
+            tile = replace(tile, warps=2 * tile.warps, blocks_per_sm=blocks)
+        return tile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +138,12 @@ _SMALL = (
 )
 _LARGE = (
     _tile(8, 2, stages=4, blocks=2),
-    _tile(16, 2, stages=4, blocks=2),
+    _tile(16, 2, stages=4, blocks=3, warps=4),
     _tile(64, 1, stages=4, blocks=3, warps=4),
 )
 _A100 = (
     _tile(8, 2, stages=3, blocks=2),
-    _tile(16, 2, stages=3, blocks=2),
+    _tile(16, 2, stages=3, blocks=3, warps=4),
     _tile(64, 1, stages=4, blocks=3, warps=4),
 )
 # By capability; 89 stands for 86 too, which runs sm_80's code in as little shared memory.
@@ -160,13 +168,11 @@ def _direct(shape: Shape, form: Name, *, capability: int, sms: int) -> Plan:
     tile = tile_for(shape.tokens, capability=capability)
     slices = shape.intermediate // (tile.rows // 2)
     parts = _power_of_two(
-        min(_steps(form, shape.intermediate), max(1, _MOST_WARPS // shape.choices))
+        min(_steps(form, shape.intermediate), max(1, tile.warps // shape.choices))
     )
     shares = max(shape.choices * parts, _steps("bf16", shape.shared))
     # Each lane of a warp knows one share, and a thread one choice.
-    down = tile.for_grid(shape.hidden // tile.rows, sms=sms).for_shares(
-        shares, least=-(-shape.choices // WARP)
-    )
+    down = tile.for_grid(shape.hidden // tile.rows, sms=sms).for_shares(shares)
     return Plan(
         path="direct",
         gate_up=_gate_up(shape, form, tile.for_grid(shape.choices * slices, sms=sms)),
@@ -174,7 +180,7 @@ def _direct(shape: Shape, form: Name, *, capability: int, sms: int) -> Plan:
             kernel="down_direct",
             form=form,
             depth=shape.intermediate,
-            tile=down,
+            tile=down.for_choices(shape.choices),
             shared=shape.shared > 0,
             parts=parts,
         ),

@@ -45,9 +45,14 @@ app = cli.app(_HELP)
 @app.command(help=_HELP)
 def main(
     model: Annotated[str, typer.Option(help="A known model, or the path of a config.json.")],
-    tp: Annotated[str, typer.Option(help="Ranks of tensor parallelism.")] = "1",
+    tp: Annotated[
+        str | None, typer.Option(help="Ranks of tensor parallelism  [default: 1; of a CPU 2]")
+    ] = None,
     rows: Annotated[str, typer.Option(help="Tokens a request in the pass, such as 1,4.")] = "1,4",
-    context: Annotated[str, typer.Option(help="Cached tokens a request, such as 8k,32k.")] = "8k",
+    context: Annotated[
+        str | None,
+        typer.Option(help="Cached tokens a request, such as 8k,32k  [default: 8k; of a CPU 256]"),
+    ] = None,
     requests: Annotated[str, typer.Option(help="Requests at once.")] = "1",
     predict: Annotated[
         str | None, typer.Option(metavar="GPU", help="The GPU, such as rtx-pro-6000-server.")
@@ -62,18 +67,86 @@ def main(
     sweep: Annotated[
         Path | None, typer.Option(help="A sweep's records, for the times of collectives.")
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Measure a stub: cuda, or cpu (small sizes, gloo ranks, eager)."),
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", "--ranks", help="Measure: processes, one a GPU.")
+    ] = None,
+    layers: Annotated[str | None, typer.Option(help="Measure: the first layers only.")] = None,
+    quant: Annotated[
+        str | None, typer.Option(help="Measure: bf16, fp8 or int4  [default: the model's]")
+    ] = None,
+    tree: Annotated[
+        str | None, typer.Option(help="Measure: the drafts' tree  [default: by --rows]")
+    ] = None,
+    attention: Annotated[
+        str, typer.Option(help="Measure: the form of attention: verify, decode or extend.")
+    ] = "verify",
+    moe: Annotated[
+        str, typer.Option(help="Measure: the path of experts: direct, sorted or auto.")
+    ] = "auto",
+    impl: Annotated[
+        str, typer.Option(help="Measure: implementations: attention=flashinfer,moe=triton.")
+    ] = "",
+    all_reduce: Annotated[
+        str | None, typer.Option(help="Measure: none, one-rank, delay:33us or real.")
+    ] = None,
+    modes: Annotated[
+        str | None,
+        typer.Option(help="Measure: eager, graph, piecewise, collectives-outside."),
+    ] = None,
+    weight_sets: Annotated[
+        str | None, typer.Option(help="Measure: distinct layers  [default: all that fit]")
+    ] = None,
+    ablate: Annotated[bool, typer.Option(help="Measure: take the parts out and in.")] = True,
+    seconds: Annotated[float, typer.Option(help="Measure: seconds of rounds, a table.")] = 2.0,
+    timeout: Annotated[
+        float, typer.Option(help="Measure: seconds without progress until ranks are ended.")
+    ] = 180.0,
     records: Annotated[
         Path | None, typer.Option(help="Append records to this file  [default: a new run]")
     ] = None,
     json: Annotated[Path | None, typer.Option(help="Write every op and sum to this file.")] = None,
 ) -> None:
-    """Predict every number of rows at every context."""
-    if predict is None:
+    """Predict, or measure, every number of rows at every context."""
+    if (predict is None) == (device is None):
         raise UsageError(
-            f"measuring a pass is not in this version; predict it with --predict GPU "
+            f"give --device cpu or --device cuda to measure a stub, or --predict GPU "
             f"({', '.join(hardware.TABLE)})"
         )
-    gpu = hardware.find_gpu(predict)
+    if device is not None:
+        from graphs import measure
+
+        measure.measure(
+            measure.Asked(
+                device=device,
+                model=model,
+                rows=rows,
+                requests=requests,
+                tp=tp,
+                context=context,
+                gpus=gpus,
+                layers=layers,
+                quant=quant,
+                tree=tree,
+                attention=attention,
+                moe=moe,
+                impl=impl,
+                all_reduce=all_reduce,
+                modes=modes,
+                weight_sets=weight_sets,
+                ablate=ablate,
+                seconds=seconds,
+                timeout=timeout,
+                records=records,
+                json=json,
+            )
+        )
+        return
+    tp, context = tp or "1", context or "8k"
+    gpu = hardware.find_gpu(predict or "")
     found, ranks, at_once = find_model(model), units.parse_count(tp), units.parse_count(requests)
     per_s, times = _bandwidth(bandwidth, gpu), _times(all_reduce_us, sweep, ranks)
     cases = [

@@ -11,7 +11,6 @@ from graphs._stub.messages import Ablated, Built, Passed
 from graphs._stub.ranks import Ranks
 from graphs._stub.timing import HostPass, InContext
 from graphs.stub import Stub
-
 from verifyscope.alternate import Alternation, StopRule, alternate
 from verifyscope.records import Value
 from verifyscope.stats import summarise
@@ -45,9 +44,7 @@ def measure(
         _take_apart(job, built, ranks, send, beat)
 
 
-def _passes(
-    job: Job, whole: HostPass, ranks: Ranks, send: Callable[[object], None]
-) -> None:
+def _passes(job: Job, whole: HostPass, ranks: Ranks, send: Callable[[object], None]) -> None:
     rule = StopRule(time_cap_s=job.time_cap_s, min_rounds=_FEWEST_ROUNDS)
     rounds = alternate({ablation.WHOLE: whole}, rule=rule, now=ranks.now)
     medians = ranks.gathered([summarise(whole.own).median])

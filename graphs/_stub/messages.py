@@ -65,17 +65,19 @@ class Ablated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:
-    """What a profiler saw of a mode: seconds a pass by class, and between kernels nothing.
+    """What a profiler saw of a mode: seconds a pass by class, and those without a kernel.
 
-    kernels: how many a pass has, by class; None of a CPU, where spans of steps stand for them.
+    by: what the times are of, kernels or spans of steps (of a CPU, which has no kernels).
+    kernels: how many a pass has, by class. unknown: kernels of no known class.
     """
 
     mode: PassMode
+    by: str
     by_class_s: Mapping[str, float]
-    kernels: Mapping[str, int] | None
-    busy_s: float | None
-    idle_s: float | None
     passes: int
+    kernels: Mapping[str, int] | None = None
+    busy_s: float | None = None
+    idle_s: float | None = None
     unknown: tuple[str, ...] = ()
 
 
@@ -95,7 +97,7 @@ class Graphed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """A replay after the inputs had changed in this, held to an eager pass; `problem`: the error."""
+    """A replay after the inputs had changed in this, held to an eager pass."""
 
     mode: PassMode
     changed: str

@@ -156,13 +156,15 @@ def _of_kernels(
     class_times: dict[str, list[float]] = {}
     for one in found:
         length = one.events.end_s - one.events.start_s
-        sums = dict.fromkeys(CLASSES, 0.0)
+        sums: dict[str, float] = dict.fromkeys(CLASSES, 0.0)
         for name, seconds in zip(one.events.name.tolist(), length.tolist(), strict=True):
             sums[kinds[name].name] += seconds
         for name_of, seconds in sums.items():
             class_times.setdefault(name_of, []).append(seconds)
     last = found[-1].events
-    counts = {name: sum(kinds[one].name == name for one in last.name.tolist()) for name in CLASSES}
+    counts: dict[str, int] = {
+        name: sum(kinds[one].name == name for one in last.name.tolist()) for name in CLASSES
+    }
     told = all((one.step >= 0).all() for one in found)
     return Seen(
         by="kernels",

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from graphs._stub import asked, launch, printing, shrunken
-from graphs._stub.asked import Case, DeviceName, Job, Reduce
+from graphs._stub.asked import Case, DeviceName, Job, PassMode, Reduce
 from graphs._stub.messages import (
     Ablated,
     Broke,
@@ -26,11 +26,13 @@ from graphs._stub.messages import (
     Graphed,
     OutOfMemory,
     Passed,
+    Planned,
     Profiled,
     Refused,
     Replayed,
 )
 from graphs._stub.records import Line, Writer
+from graphs.ablation import Account
 from verifyscope import cli, driver, runs, units
 from verifyscope.errors import Failure, UsageError, choose
 from verifyscope.models import Model, find_model
@@ -86,10 +88,13 @@ def measure(given: Asked) -> None:
         given.json.parent.mkdir(parents=True, exist_ok=True)
         given.json.write_bytes(msgspec.json.encode(told) + b"\n")
     cli.note(f"records: {run.path}")
+    first, *others = dict.fromkeys([*problems, *refused]) or [""]
+    for one in others:
+        cli.note(one)
     if problems:
-        raise Failure(problems[0])
+        raise Failure(first)
     if refused:
-        raise UsageError(refused[0])
+        raise UsageError(first)
 
 
 class _Case:
@@ -101,9 +106,17 @@ class _Case:
         self.told: dict[str, Any] = {"case": job.case.dims()}
         self.problems: list[str] = []
         self.refused: list[str] = []
+        self._profiled: list[Profiled] = []
+        self._accounts: dict[PassMode, Account] = {}
+        self._op = "forward"
 
     def run(self, holder: launch.Holder) -> None:
         """Run it; what goes wrong is kept in `problems` and `refused`."""
+        self._attempts(holder)
+        for one in self._profiled:
+            printing.profiled(self._job.case, one, self._accounts.get(one.mode))
+
+    def _attempts(self, holder: launch.Holder) -> None:
         while True:
             for message in holder.run(self._job):
                 if isinstance(message, Broke):
@@ -132,11 +145,13 @@ class _Case:
             reason = f"rank {message.rank} needs more memory than is free: {reason}"
         self._append(
             self._writer.without_time(
-                "forward", "forward", mode="eager", reason=reason, status=status
+                self._op, "forward", mode="eager", reason=reason, status=status
             )
         )
-        cli.note(f"{self._job.case.name}: {reason}")
-        (self.refused if isinstance(message, Refused) else self.problems).append(reason)
+        if isinstance(message, Refused):
+            self.refused.append(reason)
+        else:
+            self.problems.append(f"{self._job.case.name}: {reason}")
 
     def _take(self, message: object) -> None:
         kind = type(message).__name__.lower()
@@ -147,17 +162,25 @@ class _Case:
             for name, value in message.facts.items():
                 print(f"# {name}: {value}")
         elif isinstance(message, Passed):
+            self._op = "forward_account"  # what is measured of a case after its passes
             printing.passed(case, message)
             self._append(self._writer.passed(message))
         elif isinstance(message, Ablated):
+            self._accounts[message.mode] = message.account
             printing.taken_apart(case, message)
             self._append(*self._writer.taken_apart(message))
         elif isinstance(message, Profiled):
-            printing.profiled(case, message)
+            self._profiled.append(message)  # shown at the end, beside the parts
             self._append(*self._writer.profiled(message))
         elif isinstance(message, Graphed):
             printing.graphed(message)
             self._append(*self._writer.graphed(message))
+            found = self._writer.captured(message)
+            if found is not None:
+                self._run.append(found)
+        elif isinstance(message, Planned):
+            printing.planned(message)
+            self._append(self._writer.planned(message))
         elif isinstance(message, Replayed):
             self._replayed(message)
 

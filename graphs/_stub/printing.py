@@ -52,12 +52,30 @@ def taken_apart(case: Case, found: Ablated) -> None:
         print(f"# all-reduces, between the rank that waits least and most: {units.seconds(skew)}")
 
 
-def profiled(case: Case, found: Profiled) -> None:
-    """Print the classes, and between kernels."""
-    rows = [[name, units.seconds(one)] for name, one in found.by_class_s.items()]
+def profiled(case: Case, found: Profiled, account: Account | None) -> None:
+    """Print the classes as the profiler saw them, beside the parts where they stand and taken out.
+
+    account: of the same mode, if it was taken apart.
+    """
+    costs = () if account is None else account.parts
+    rows = []
+    for name, seconds in found.by_class_s.items():
+        mine = [cost for cost in costs if class_of(cost.part) == name]
+        context = _added([cost.in_context for cost in mine])
+        marginal = _added([cost.marginal for cost in mine])
+        beside = ["-" if one is None else _signed(one) for one in (context, marginal)]
+        off = "-" if context is None else _signed(seconds - context)
+        rows.append([name, units.seconds(seconds), *beside, off])
     if found.idle_s is not None:
-        rows.append(["idle between kernels", units.seconds(found.idle_s)])
-    _rows(case, f"class, {found.mode}, by {found.by}", rows, ("class", "time"))
+        rows.append(["idle between kernels", units.seconds(found.idle_s), "-", "-", "-"])
+    header = ("class", f"by {found.by}", "in context", "marginal", "apart")
+    _rows(case, f"class, {found.mode}", rows, header)
+
+
+def _added(costs: Sequence[Summary | None]) -> float | None:
+    """Return the sum of medians; None where one lacks, or there is none."""
+    known = [one.median for one in costs if one is not None]
+    return sum(known) if known and len(known) == len(costs) else None
 
 
 def graphed(found: Graphed) -> None:
@@ -72,9 +90,15 @@ def graphed(found: Graphed) -> None:
 
 
 def replayed(found: Replayed) -> None:
-    """Say whether a replay after a change equals an eager pass."""
+    """Say whether a replay equals an eager pass."""
     how = "bit for bit" if found.bitwise else f"within {found.error:.1e}"
-    print(f"# {found.mode} with another {found.changed}: {found.problem or f'equals eager {how}'}")
+    where = f" with another {found.changed}" if found.changed else ""
+    print(f"# {found.mode}{where}: {found.problem or f'equals eager {how}'}")
+
+
+def planned(found: Planned) -> None:
+    """Say what attention plans on the host for each step."""
+    print(f"# attention plans {units.seconds(found.summary.median)} a step on the host")
 
 
 def _parts(account: Account) -> Iterator[Sequence[str]]:

@@ -4,12 +4,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from graphs._stub.asked import Job, PassMode
-from graphs._stub.messages import Ablated, Broke, Graphed, Passed, Profiled, Replayed
+from graphs._stub.messages import Ablated, Broke, Graphed, Passed, Planned, Profiled, Replayed
 from graphs.ablation import Closure
 from graphs.layers import Forward
+from ingest.kernel_classes import short_name
 from verifyscope import hardware
 from verifyscope.parts import class_of
-from verifyscope.records import Environment, Launch, Measurement, Status, Value, new_id
+from verifyscope.records import (
+    Environment,
+    Evidence,
+    Finding,
+    Launch,
+    Measurement,
+    Status,
+    Value,
+    new_id,
+)
 from verifyscope.roofline import Cost, floor_s
 from verifyscope.stats import Summary, summarise
 
@@ -23,6 +33,7 @@ _OUTSIDE: Mapping[PassMode, str] = {
     "piecewise": "attention",
     "collectives-outside": "collectives",
 }
+_MOST_KERNELS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +75,9 @@ class Writer:
             summary=summarise(found.samples),
             method=method,
             cache=found.cache,
+            proof=found.proof,
+            conditions=dict(found.conditions),
+            flags=("throttled",) if found.throttled else (),
             touched_bytes=self.cost.touched_bytes,
             flops=self.cost.flops,
             floor_s=self._floor_s(),
@@ -88,7 +102,15 @@ class Writer:
             ("nothing", "host", "forward_nothing", account.nothing, facts),
         ):
             if summary is not None:
-                record = self._record(op, part, mode=found.mode, summary=summary, method=more)
+                record = self._record(
+                    op,
+                    part,
+                    mode=found.mode,
+                    summary=summary,
+                    method=more,
+                    conditions=dict(found.conditions),
+                    flags=("throttled",) if found.throttled else (),
+                )
                 yield Line(record=record, samples=found.samples.get(name, ()))
         for cost in account.parts:
             marginal = {} if cost.marginal is None else _interval("cost", cost.marginal)
@@ -125,6 +147,7 @@ class Writer:
         """Yield what capturing costs once: instantiate, upload, first launch."""
         method: dict[str, Value] = {
             "graphs": found.graphs,
+            "copies": found.copies,
             **{f"nodes_{kind}": count for kind, count in found.kinds.items()},
         }
         if found.not_opened is not None:
@@ -137,6 +160,33 @@ class Writer:
             if seconds is not None:
                 yield self._once(op, "host", found.mode, seconds, method)
 
+    def captured(self, found: Graphed) -> Finding | None:
+        """Return what proves that a pass is captured: the nodes of its one graph, by kernel."""
+        if found.mode != "graph" or found.not_opened is not None:
+            return None
+        kinds = ", ".join(f"{count} {kind}" for kind, count in found.kinds.items())
+        return Finding(
+            name="captured",
+            sentence=f"The pass {self._job.case.name} is one CUDA graph of {kinds} nodes.",
+            evidence=tuple(
+                Evidence("the captured graph", short_name(kernel), f"{count} nodes")
+                for kernel, count in list(found.kernels.items())[:_MOST_KERNELS]
+            ),
+            confidence="sure",
+            environment=self._environment.id,
+            command=self._environment.command,
+        )
+
+    def planned(self, found: Planned) -> Line:
+        """Return what attention plans on the host for a step."""
+        summary = found.summary
+        method: dict[str, Value] = {"clock": "perf-counter"}
+        return Line(
+            record=self._record(
+                "forward_plan", "metadata", mode="eager", summary=summary, method=method
+            )
+        )
+
     def broke(self, found: Broke) -> Line:
         """Return the record of a mode that could not be captured."""
         reason = f"capture failed at {found.op}: {found.reason}"
@@ -146,7 +196,8 @@ class Writer:
         """Return a record of a replay that was wrong; None of one that was right."""
         if found.problem is None:
             return None
-        reason = f"replayed with another {found.changed}: {found.problem}"
+        where = f" with another {found.changed}" if found.changed else ""
+        reason = f"replayed{where}: {found.problem}"
         return self.without_time(
             "forward", "forward", mode=found.mode, reason=reason, status="failed"
         )

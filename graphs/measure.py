@@ -89,8 +89,8 @@ def measure(given: Asked) -> None:
         given.json.write_bytes(msgspec.json.encode(told) + b"\n")
     cli.note(f"records: {run.path}")
     first, *others = dict.fromkeys([*problems, *refused]) or [""]
-    for one in others:
-        cli.note(one)
+    for other in others:
+        cli.note(other)
     if problems:
         raise Failure(first)
     if refused:

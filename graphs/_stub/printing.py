@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from graphs._stub.asked import Case
-from graphs._stub.messages import Ablated, Graphed, Passed, Profiled, Replayed
+from graphs._stub.messages import Ablated, Graphed, Passed, Planned, Profiled, Replayed
 from graphs.ablation import Account, Closure, PartCost
 from verifyscope import cli, units
 from verifyscope.parts import UNEXPLAINED, class_of

@@ -45,9 +45,9 @@ def read(paths: Sequence[Path], *, gpu: Gpu) -> Measured:
                 f"--measured {path} holds no time that counts for {gpu.name}; give records, a "
                 f"sweep or tables of that GPU"
             )
-        mine = [one for one in usable if is_pass(one)]
-        passes += mine
-        found += points.measured((one for one in usable if one not in mine), path.name)
+        passes += [one for one in usable if is_pass(one)]
+        others = (one for one in usable if not is_pass(one))
+        found += points.measured(others, path.name)
     return Measured(tuple(found), tuple(passes))
 
 

@@ -14,6 +14,7 @@ from ingest import (
     kineto,
     lspci,
     model_configs,
+    moe_tables,
     nccl_log_records,
     nccl_records,
     nccl_tests_json,
@@ -127,6 +128,13 @@ FORMATS = (
         read=model_configs.read,
         nothing="a config.json without a model; give it as it was published",
         document=True,
+    ),
+    Format(
+        name="expert times",
+        example=moe_tables.EXAMPLE,
+        recognises=moe_tables.recognises,
+        read=moe_tables.read,
+        nothing=moe_tables.NOTHING,
     ),
     Format(
         name="nvidia-smi -q",

@@ -14,6 +14,7 @@ from graphs.ops import Op
 from verifyscope import cli
 from verifyscope.hardware import Gpu
 from verifyscope.parts import PARTS
+from verifyscope.predictions import ROOFLINE
 from verifyscope.records import Environment, Measurement, Value
 from verifyscope.roofline import floor_s
 
@@ -139,7 +140,7 @@ def measurements(
             source="predicted",
             part=op.part,
             op=op.name,
-            implementation="roofline",
+            implementation=ROOFLINE,
             case=case_name(prediction),
             status="skipped" if seconds is None else "ok",
             reason=f"not known: {lines[0].how}" if seconds is None else None,

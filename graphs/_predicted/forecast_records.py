@@ -15,10 +15,19 @@ from graphs._predicted.forecast import Forecast
 from graphs.agreement import Agreement
 from graphs.what_if import Row, Worth
 from verifyscope import cli
+from verifyscope.predictions import (
+    AGREEMENT,
+    EXCESS,
+    FIT,
+    MEASURED,
+    PUBLIC,
+    TIMELINE,
+    WHAT_IF,
+    WHOLE,
+)
 from verifyscope.records import Environment, Launch, Measurement, Value, new_id
 
-COMPONENTS: Mapping[str, str] = {"public": "public component", "measured": "measured component"}
-WHOLE = "forward"
+_COMPONENTS: Mapping[str, str] = {"public": PUBLIC, "measured": MEASURED}
 
 
 def records(forecast: Forecast, environment: Environment) -> Iterator[Measurement]:
@@ -42,7 +51,7 @@ def fitted(fit: fits.Fit, of: Forecast, environment: Environment) -> Measurement
     dims = {name: value for name, value in maker.dims().items() if name != fit.axis}
     dims["context" if fit.axis == "rows" else "rows"] = fit.other
     return maker.whole(
-        "fit",
+        FIT,
         f"{fit.name} over {fit.axis}",
         median_s=fit.mean_s,
         dims=dims
@@ -109,11 +118,11 @@ class _Maker:
             calls[name] = calls.get(name, 0) + one.line.calls
             first.setdefault(name, one)
         for name, one in first.items():
-            if one.basis not in COMPONENTS:
+            if one.basis not in _COMPONENTS:
                 continue
             whole = self.whole(
                 name,
-                COMPONENTS[one.basis],
+                _COMPONENTS[one.basis],
                 median_s=one.seconds,
                 dims=prediction.pass_dims(self._forecast.prediction, calls=calls[name]),
                 method={"time": one.how},
@@ -127,7 +136,7 @@ class _Maker:
         known = {"uneven_s": one.uneven_s, "skew_s": one.skew_s}
         uneven = forecast.uneven
         return self.whole(
-            "timeline",
+            TIMELINE,
             one.launch,
             launch=one.launch,
             median_s=one.pass_s,
@@ -163,7 +172,7 @@ class _Maker:
         plain = self._forecast.plain
         spoken = self._forecast.spoken
         return self.whole(
-            "what_if",
+            WHAT_IF,
             row.name,
             median_s=None if row.alone is None else row.alone.pass_s,
             reason=row.how if row.alone is None else None,
@@ -184,7 +193,7 @@ class _Maker:
         """Return what each of the blamed would have to take more."""
         observed = self._forecast.observed
         return self.whole(
-            "excess",
+            EXCESS,
             one.name,
             median_s=one.each_s,
             flags=("at-most",) if one.at_most else (),
@@ -207,7 +216,7 @@ class _Maker:
         """Return a prediction beside the measured pass of its mode."""
         origin = one.measured.origin
         return self.whole(
-            "agreement",
+            AGREEMENT,
             one.launch,
             launch=one.launch,
             median_s=one.predicted_s,

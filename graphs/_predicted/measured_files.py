@@ -16,10 +16,10 @@ from verifyscope import cli, environment, hardware, records
 from verifyscope.errors import UsageError
 from verifyscope.hardware import Gpu
 from verifyscope.parts import class_of
+from verifyscope.predictions import WHOLE
 from verifyscope.records import Environment, Measurement, Record
 
 _RECORDS = b'{"type":"'
-_WHOLE = "forward"
 _NAMES_A_PASS = ("model", "tp", "rows", "context")
 
 
@@ -53,7 +53,7 @@ def read(paths: Sequence[Path], *, gpu: Gpu) -> Measured:
 
 def is_pass(one: Measurement) -> bool:
     """Say whether a record is the time of a whole pass of a model's layers."""
-    return one.part == _WHOLE and all(name in one.dims for name in _NAMES_A_PASS)
+    return one.part == WHOLE and all(name in one.dims for name in _NAMES_A_PASS)
 
 
 def _records(path: Path) -> Iterator[Record]:

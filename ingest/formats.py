@@ -10,14 +10,18 @@ from dataclasses import dataclass
 
 from ingest import (
     bench_serving,
+    kernel_log,
     kineto,
+    lspci,
     model_configs,
+    moe_tables,
     nccl_log_records,
     nccl_records,
     nccl_tests_json,
     nsys,
     nvidia_smi,
     nvidia_telemetry,
+    operator_tables,
     pytest_benchmark_json,
     server_log,
     topology,
@@ -126,6 +130,13 @@ FORMATS = (
         document=True,
     ),
     Format(
+        name="expert times",
+        example=moe_tables.EXAMPLE,
+        recognises=moe_tables.recognises,
+        read=moe_tables.read,
+        nothing=moe_tables.NOTHING,
+    ),
+    Format(
         name="nvidia-smi -q",
         example=("==============NVSMI LOG==============",),
         recognises=nvidia_smi.recognises,
@@ -156,6 +167,29 @@ FORMATS = (
         recognises=nvidia_telemetry.recognises,
         read=nvidia_telemetry.read,
         nothing="telemetry without a row; give the header and some rows",
+    ),
+    Format(
+        name="operator-table",
+        example=operator_tables.EXAMPLES,
+        recognises=operator_tables.recognises,
+        read=operator_tables.read,
+        nothing=operator_tables.NOTHING,
+        document=True,
+    ),
+    Format(
+        name="lspci -vvv",
+        example=lspci.EXAMPLE,
+        recognises=lspci.recognises,
+        read=lspci.read,
+        nothing=lspci.NOTHING,
+    ),
+    Format(
+        name="kernel-log",
+        example=kernel_log.EXAMPLE,
+        recognises=kernel_log.recognises,
+        read=kernel_log.read,
+        nothing=kernel_log.NOTHING,
+        anywhere=True,
     ),
 )
 

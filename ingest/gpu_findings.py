@@ -39,15 +39,20 @@ class Readings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU; `line` is where the file begins to speak of it. None is not said."""
+    """One GPU; `line` is where the file begins to speak of it. None is not said.
+
+    bus: its PCI address; loaded: the link was read while a transfer ran.
+    """
 
     index: int
     line: int | None
+    bus: str | None = None
     name: str | None = None
     generation: float | None = None
     generation_most: float | None = None
     width: float | None = None
     width_most: float | None = None
+    loaded: bool = False
     state: str | None = None
     readings: Readings = Readings()
     default_limit_w: float | None = None
@@ -140,8 +145,9 @@ def _slow(gpus: Sequence[Gpu], file: str) -> Iterator[Conclusion]:
 def _links(gpus: Sequence[Gpu], file: str) -> Iterator[Conclusion]:
     narrow = [gpu for gpu in gpus if _below(gpu.width, gpu.width_most)]
     slow = [gpu for gpu in gpus if _below(gpu.generation, gpu.generation_most)]
-    idle = [gpu for gpu in slow if not gpu.busy and gpu not in narrow]
-    narrow += [gpu for gpu in slow if gpu.busy and gpu not in narrow]
+    trained = [gpu for gpu in slow if gpu.busy or gpu.loaded]
+    idle = [gpu for gpu in slow if gpu not in trained and gpu not in narrow]
+    narrow += [gpu for gpu in trained if gpu not in narrow]
     if narrow:
         yield Conclusion(
             name="narrow-link",
@@ -150,7 +156,9 @@ def _links(gpus: Sequence[Gpu], file: str) -> Iterator[Conclusion]:
             seen=tuple(_seen(gpu, file, _link(gpu)) for gpu in narrow),
             next_action="reseat the card or riser, or choose another slot; a width does not fall "
             "by idleness",
-            confidence="sure" if any(_below(g.width, g.width_most) for g in narrow) else "likely",
+            confidence="sure"
+            if any(gpu.loaded or _below(gpu.width, gpu.width_most) for gpu in narrow)
+            else "likely",
         )
     if idle:
         yield Conclusion(

@@ -103,7 +103,7 @@ def _settings(log: NcclLog) -> str:
 def _choices(choices: Sequence[Choice]) -> list[str]:
     """Return, for each function, what was taken from which size on."""
     found = []
-    for function, taken in _by_function(choices).items():
+    for function, taken in by_function(choices).items():
         changes: list[str] = []
         for choice in taken:
             if not changes or not changes[-1].startswith(choice.name + " "):
@@ -115,7 +115,7 @@ def _choices(choices: Sequence[Choice]) -> list[str]:
 
 def _ranges(choices: Sequence[Choice]) -> Iterator[tuple[int, str]]:
     """Yield the sizes at which what NCCL takes, or on how many channels, changes."""
-    for function, taken in _by_function(choices).items():
+    for function, taken in by_function(choices).items():
         before = ""
         for choice in taken:
             channels = choice.channel_count
@@ -125,7 +125,8 @@ def _ranges(choices: Sequence[Choice]) -> Iterator[tuple[int, str]]:
             before = how
 
 
-def _by_function(choices: Sequence[Choice]) -> Mapping[str | None, list[Choice]]:
+def by_function(choices: Sequence[Choice]) -> Mapping[str | None, list[Choice]]:
+    """Return the choices of each function by ascending size."""
     found: dict[str | None, list[Choice]] = {}
     for choice in sorted(choices, key=lambda known: known.size_bytes):
         found.setdefault(choice.function, []).append(choice)

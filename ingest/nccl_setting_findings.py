@@ -36,7 +36,7 @@ def unseen(log: NcclLog, requested: Mapping[str, str]) -> Iterator[Suspicion]:
         return
     read = {known.name for known in log.settings}
     for name, value in requested.items():
-        if name in _PRINTED and name not in read:
+        if name in PRINTED and name not in read:
             yield Suspicion(
                 name="setting-ignored",
                 sentence=f"{name} was asked for and no process says that it read it",
@@ -47,7 +47,7 @@ def unseen(log: NcclLog, requested: Mapping[str, str]) -> Iterator[Suspicion]:
 
 
 # Settings that NCCL prints with the ENV subsystem as soon as a communicator starts.
-_PRINTED = frozenset({"NCCL_ALGO", "NCCL_PROTO", "NCCL_GRAPH_FILE", "NCCL_P2P_LEVEL"})
+PRINTED = frozenset({"NCCL_ALGO", "NCCL_PROTO", "NCCL_GRAPH_FILE", "NCCL_P2P_LEVEL"})
 
 
 def _injected(log: NcclLog) -> Iterator[Suspicion]:
@@ -159,7 +159,7 @@ def _not_everywhere(log: NcclLog) -> Iterator[Suspicion]:
             speaking.add(known.process)
     for name, by_value in by_name.items():
         reached = {known.process for found in by_value.values() for known in found}
-        missing = len(speaking - reached) if name in _PRINTED else 0
+        missing = len(speaking - reached) if name in PRINTED else 0
         if len(by_value) > 1 or missing:
             values = ", ".join(f"{name}={value}" for value in by_value)
             lacking = f"; {missing} processes do not name it" if missing else ""

@@ -5,7 +5,7 @@ those the typed `Gpu`. UUIDs, serial numbers, processes and their paths are neve
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from xml.etree import ElementTree
 
 from ingest import gpu_findings
@@ -13,13 +13,14 @@ from ingest.facts import Read
 from ingest.gpu_findings import MOST_GPUS, Gpu, Readings
 from ingest.log import Log
 from ingest.opening import Unreadable
+from ingest.pci_address import normal
 
 LARGEST_XML_BYTES = 32 * 2**20
 _MOST_VALUES = 5000
 
 _LOG_SIGN = re.compile(rb"^=+NVSMI LOG=+", re.MULTILINE)
 _XML_SIGN = b"<nvidia_smi_log"
-_TITLE = re.compile(r"GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d")
+_TITLE = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")
 _LINE = re.compile(r"( *)([A-Za-z][^:]{0,60}?)\s*(?::\s?(.*))?")
 _VALUE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s?(?:%|W|MHz|MiB|x|C)?")
 
@@ -38,11 +39,16 @@ def recognises_xml(head: bytes) -> bool:
 
 def read(log: Log) -> Iterator[Read]:
     """Yield what the text says of its GPUs."""
-    yield from gpu_findings.findings(list(_of_text(log.lines)), log)
+    yield from gpu_findings.findings(list(gpus(log.lines)), log)
 
 
 def read_xml(log: Log) -> Iterator[Read]:
-    """Yield what the XML says of its GPUs; entities are refused, nothing is fetched."""
+    """Yield what the XML says of its GPUs."""
+    yield from gpu_findings.findings(gpus_of_xml(log), log)
+
+
+def gpus_of_xml(log: Log) -> list[Gpu]:
+    """Return the GPUs of the XML; entities are refused, nothing is fetched."""
     data = log.stream.read(LARGEST_XML_BYTES + 1)
     if len(data) > LARGEST_XML_BYTES or b"<!ENTITY" in data or b"\0" in data:
         raise Unreadable(f"{log.file} is no output of nvidia-smi -q -x: it is too large or odd")
@@ -54,22 +60,22 @@ def read_xml(log: Log) -> Iterator[Read]:
     for at, element in enumerate(root.findall("gpu")[:MOST_GPUS]):
         paths: dict[str, str] = {}
         _walk(element, "", paths)
-        found.append(_gpu(at, None, paths))
-    yield from gpu_findings.findings(found, log)
+        found.append(_gpu(at, None, paths, element.get("id", "")))
+    return found
 
 
-def _of_text(lines: Iterator[tuple[int, str]]) -> Iterator[Gpu]:
+def gpus(lines: Iterable[tuple[int, str]]) -> Iterator[Gpu]:
     """Yield each GPU of the text once its block is over."""
     start: int | None = None
     paths: dict[str, str] = {}
     stack: list[tuple[int, str]] = []
-    found = 0
+    found, bus = 0, ""
     for number, text in lines:
-        if _TITLE.match(text):
+        if title := _TITLE.match(text):
             if start is not None:
-                yield _gpu(found, start, paths)
+                yield _gpu(found, start, paths, bus)
                 found += 1
-            start, paths, stack = number, {}, []
+            start, paths, stack, bus = number, {}, [], title[1]
             if found >= MOST_GPUS:
                 return
             continue
@@ -84,7 +90,7 @@ def _of_text(lines: Iterator[tuple[int, str]]) -> Iterator[Gpu]:
         elif len(paths) < _MOST_VALUES:
             paths.setdefault("/".join([*(word for _, word in stack), name]), value.strip())
     if start is not None:
-        yield _gpu(found, start, paths)
+        yield _gpu(found, start, paths, bus)
 
 
 def _walk(element: ElementTree.Element, path: str, paths: dict[str, str], depth: int = 0) -> None:
@@ -96,10 +102,11 @@ def _walk(element: ElementTree.Element, path: str, paths: dict[str, str], depth:
             paths.setdefault(name, (child.text or "").strip())
 
 
-def _gpu(index: int, line: int | None, paths: _Paths) -> Gpu:
+def _gpu(index: int, line: int | None, paths: _Paths, bus: str) -> Gpu:
     return Gpu(
         index=index,
         line=line,
+        bus=normal(bus),
         name=_first(paths, "product name"),
         generation=_number(paths, "pcie generation/current", "current link gen"),
         generation_most=_number(paths, "pcie generation/max", "max link gen"),

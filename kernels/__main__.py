@@ -23,7 +23,8 @@ the reason where it cannot be measured on this machine.
 
 --compile 90 120 builds each kernel for the capabilities named (all, if none) without a GPU, and
 prints registers, spilled bytes, shared memory, theoretical occupancy with what limits it, and the
-instruction classes found. blocks and waves are those of the small case that is built.
+instruction classes found. blocks and waves are those of the small case that is built; instr_per_B
+are the instructions of the main loop for each byte that it loads: what unpacking costs shows there.
 
 --predict GPU prints what no compiler sees, for each measured case on a GPU of the table: the floor
 (bytes or flops), what the form computed moves, launches, and how often their grids fill the GPU.

@@ -21,7 +21,7 @@ _LIST = ("op", "implementation", "kind", "case", "reason")
 _COMPILE = (
     *("op", "implementation", "case", "kernel", "capability", "registers", "spilled_bytes"),
     *("shared_bytes", "shared_limit_bytes", "threads", "blocks_per_sm", "occupancy", "limited_by"),
-    *("blocks", "waves", "classes", "failure"),
+    *("blocks", "waves", "instr_per_B", "classes", "failure"),
 )
 _CHECK = (
     *("op", "implementation", "case", "max_row_error", "tolerance", "executed", "status"),
@@ -211,7 +211,7 @@ def _print_compiled(row: Compiled, out: Output) -> None:
     cells = (row.op, row.implementation, row.case, row.kernel, row.capability, row.registers)
     memory = (row.spilled_bytes, row.shared_bytes, row.shared_limit_bytes)
     held = (row.threads, row.resident_blocks, digits(row.occupancy), row.limited_by)
-    launch = (row.grid_blocks, digits(row.waves))
+    launch = (row.grid_blocks, digits(row.waves), digits(row.instructions_per_byte))
     fields = msgspec.structs.asdict(row)
     item = {name: value for name, value in fields.items() if name not in _ABOUT_THE_RUN}
     out.add((*cells, *memory, *held, *launch, ",".join(row.found), row.failure), item)

@@ -11,29 +11,17 @@ import re
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from kernels._host_cuda_build import digest, kept
 from kernels._raw import Launch, compiler_options, gpu_source, header_directories
+from kernels._sass import Instruction
 from verifyscope.errors import Failure
 from verifyscope.hardware import RESERVED_SHARED_BYTES
-
-# What an implementation may declare, as it stands in a disassembly. Matrix products are HMMA, IMMA,
-# QMMA, ... a warp, HGMMA, ... a warpgroup (sm_90) and UTCHMMA, ... in tensor memory (sm_100); wide
-# loads bring 16 bytes or more a thread to a register, to shared memory (LDGSTS), or go in bulk.
-INSTRUCTIONS: Mapping[str, re.Pattern[str]] = MappingProxyType(
-    {
-        "tensor_core": re.compile(r"\b(?:[HIBDQO]MMA|[HIBQ]GMMA|UTC[A-Z]?MMA)\b"),
-        "wide_load": re.compile(
-            r"\b(?:(?:LDG|LDGSTS)\.[A-Z0-9_.]*\b(?:128|256)\b|UBLKCP\b|UTMALDG\b)"
-        ),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +64,8 @@ def resources(cubin: bytes, *, kernel: str, capability: int) -> Resources:
     )
 
 
-def instruction_classes(cubins: Sequence[bytes], *, capability: int) -> list[tuple[str, ...]]:
-    """Return which of `INSTRUCTIONS` occur in each of `cubins`, all built for `capability`.
+def disassembled(cubins: Sequence[bytes], *, capability: int) -> list[tuple[Instruction, ...]]:
+    """Return the instructions of each of `cubins`, all built for `capability`.
 
     All code goes through one run of nvdisasm, which takes longer to start than to read.
     """
@@ -85,15 +73,14 @@ def instruction_classes(cubins: Sequence[bytes], *, capability: int) -> list[tup
     ends = [*itertools.accumulate(map(len, codes))]
     accelerated = "a" if capability >= 90 else ""
     text = _read(b"".join(codes), "nvdisasm", "-c", "-ndf", "-b", f"SM{capability}{accelerated}")
-    found: list[set[str]] = [set() for _ in cubins]
+    found: list[list[Instruction]] = [[] for _ in cubins]
     number = 0
     for address, instruction in re.findall(r"^\s+/\*([0-9a-f]+)\*/\s+(.*)$", text, re.MULTILINE):
-        while int(address, 16) >= ends[number]:
+        at = int(address, 16)
+        while at >= ends[number]:
             number += 1
-        found[number].update(
-            name for name, pattern in INSTRUCTIONS.items() if pattern.search(instruction)
-        )
-    return [tuple(name for name in INSTRUCTIONS if name in names) for names in found]
+        found[number].append(Instruction(address=at, text=instruction))
+    return [*map(tuple, found)]
 
 
 def _code(cubin: bytes) -> Iterator[bytes]:

@@ -121,11 +121,11 @@ def check_point(task: tuple[Point, bool]) -> Checked:
 
 def _where(error: Exception) -> str:
     """Return the error in one line, with the line of this project that it came from."""
-    folders = {str(Path(path).resolve()) for path in kernels.__path__}
+    folders = [Path(path).resolve() for path in kernels.__path__]
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if str(Path(frame.filename).resolve().parent) in folders
+        if any(Path(frame.filename).resolve().is_relative_to(folder) for folder in folders)
         and not Path(frame.filename).name.startswith("_")
     ]
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

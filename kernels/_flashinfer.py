@@ -11,7 +11,7 @@ Read in the wheels of 0.6.18.post1 and 0.7.4:
 - Until 0.6 infinity was 5e4: a row that sees no key has an LSE near -5e4 (the MLA wrapper's is
   -inf from 0.6.11 on), and one whose true logits are below that is lost: `has_finite_infinity`.
 - Merging takes base 2, and does not know what it is given: `State` does.
-- Index lists and masks: `kernels/_flashinfer_lists.py`.
+- Index lists and masks: `kernels/attention/_flashinfer_lists.py`.
 """
 
 import contextlib
@@ -64,9 +64,15 @@ class Call:
     offered: tuple[str, ...] = ()
 
     def find(self, library: ModuleType) -> Callable[..., Any]:
-        """Return the function; AttributeError if `library` has none of that name."""
+        """Return the function; AttributeError if `library` has none of that name.
+
+        A module that `library` does not import by itself is imported.
+        """
         found: Any = library
         for name in self.function.split("."):
+            if isinstance(found, ModuleType) and not hasattr(found, name):
+                with contextlib.suppress(ImportError), advice():
+                    importlib.import_module(f"{found.__name__}.{name}")
             found = getattr(found, name)
         return cast("Callable[..., Any]", found)
 
@@ -127,9 +133,12 @@ def version(package: ModuleType) -> str:
     return str(getattr(package, "__version__", "of unknown version"))
 
 
-def why_not(calls: Sequence[Call]) -> Reason | None:
-    """Say why the FlashInfer here cannot serve `calls`; None if it can."""
-    if (reason := _import_failure() or cannot_build()) is not None:
+def why_not(calls: Sequence[Call], *, compiles: bool = True) -> Reason | None:
+    """Say why the FlashInfer here cannot serve `calls`; None if it can.
+
+    compiles: they need kernels that FlashInfer compiles with nvcc.
+    """
+    if (reason := _import_failure() or (cannot_build() if compiles else None)) is not None:
         return reason
     package = installed()
     return next((reason for call in calls if (reason := call.why_not(package))), None)
@@ -176,7 +185,12 @@ def unknown_lse_base(
 
 def is_before(package: ModuleType, wanted: tuple[int, ...]) -> bool:
     """Say whether the version is a known one, and older than `wanted`."""
-    parts = version(package).split(".")[: len(wanted)]
+    return is_older(version(package), wanted)
+
+
+def is_older(found: str, wanted: tuple[int, ...]) -> bool:
+    """Say whether the version `found` ("4.8.0") is one of numbers, and older than `wanted`."""
+    parts = found.split(".")[: len(wanted)]
     known = len(parts) == len(wanted) and all(part.isdigit() for part in parts)
     return known and tuple(map(int, parts)) < wanted
 

@@ -26,6 +26,8 @@ def check_replay(implementation: Implementation, case: Case, *, device: torch.de
     renew(inputs, op.inputs(dataclasses.replace(case, seed=case.seed + 1), device))
     eager = {name: value.clone() for name, value in prepared.outputs().items()}
     poison(captured.outputs)
+    if prepared.restore is not None:
+        prepared.restore()
     captured.replay()
     replayed = prepared.convert(captured.outputs)
     torch.cuda.synchronize(device)

@@ -3,7 +3,7 @@
 import msgspec
 
 from verifyscope.privacy import redacted_words
-from verifyscope.records import Kind, Mode
+from verifyscope.records import Kind, Mode, Value
 from verifyscope.roofline import Limit
 
 _LONGEST_REASON = 600
@@ -88,7 +88,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 
     `floor_s` is of the op's cost, `touched_bytes`; `roof_s` of what the implementation's form of it
     moves and computes, `moved_bytes` and `flops`; `predicted_s` is the roof and `nodes` launches
-    that wait for one another, `node_s` each, where that is known.
+    that wait for one another, `node_s` each, where that is known. `counts` are what was counted
+    from the inputs (distinct experts), `facts` what the plan resolved (a tile, a path).
     """
 
     part: str
@@ -98,6 +99,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     case: str
     mode: Mode | None
     gpu: str
+    counts: dict[str, Value] = {}
+    facts: dict[str, str] = {}
     touched_bytes: float | None = None
     moved_bytes: float | None = None
     flops: float | None = None

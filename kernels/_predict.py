@@ -9,7 +9,7 @@ that the implementation makes. How much of a GPU a grid fills (waves) needs the 
 kernel, and is looked at where it can be compiled. Predicted, never measured.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
@@ -121,7 +121,7 @@ def _filled(
     inputs = _inputs(implementation.op.name, case.name)
     cost = implementation.op.cost(inputs)
     form = implementation.form_cost(inputs) if implementation.form_cost else cost
-    nodes, grids = _launched(implementation, inputs, gpu=gpu, compiler=compiler)
+    nodes, grids, facts = _launched(implementation, inputs, gpu=gpu, compiler=compiler)
     bytes_per_s, flops_per_s = gpu.dram_bytes_per_s, peak(gpu, case.dtype)
     if bytes_per_s is None:
         return replace(row, reason=f"the bandwidth of {gpu.name} is not known")
@@ -130,6 +130,8 @@ def _filled(
     )
     return replace(
         row,
+        counts=dict(implementation.op.counts(inputs)),
+        facts=dict(facts),
         touched_bytes=cost.touched_bytes,
         moved_bytes=form.touched_bytes,
         flops=form.flops,
@@ -153,7 +155,7 @@ def measurement(row: Predicted) -> Measurement:
         implementation=row.implementation,
         kind=row.kind,
         case=row.case,
-        dims=dict(case.dims),
+        dims={**case.dims, **row.counts},
         mode=row.mode,
         status="skipped" if row.predicted_s is None else "ok",
         reason=row.reason,
@@ -179,7 +181,7 @@ def _method(row: Predicted) -> dict[str, Value]:
         "node_s": row.node_s,
         "limited_by": row.limited_by,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {**row.facts, **{name: value for name, value in told.items() if value is not None}}
 
 
 def peak(gpu: Gpu, dtype: torch.dtype) -> float | None:
@@ -190,10 +192,10 @@ def peak(gpu: Gpu, dtype: torch.dtype) -> float | None:
 
 def _launched(
     implementation: Implementation, inputs: Inputs, *, gpu: Gpu, compiler: _Compiler | None
-) -> tuple[int | None, tuple[Grid, ...]]:
-    """Return how many kernels wait for one another in a call, and the grid of each."""
+) -> tuple[int | None, tuple[Grid, ...], Mapping[str, str]]:
+    """Return how many kernels wait for one another in a call, the grid of each, and the plan."""
     if not is_compiled(implementation):
-        return None, ()
+        return None, (), {}
     grids: list[Grid] = []
 
     def tell(launch: Launch) -> None:
@@ -207,7 +209,7 @@ def _launched(
     ):
         prepared = implementation.prepare(inputs)
         prepared.call()
-    return prepared.launches or len(grids), tuple(grids)
+    return prepared.launches or len(grids), tuple(grids), prepared.facts
 
 
 def _why_not(implementation: Implementation, case: Case, gpu: Gpu) -> str | None:

@@ -3,9 +3,10 @@
 `Op`: a computation, with the reference that every implementation is held to. `Case`: a named point
 of its shape space. `Implementation`: one way to compute it, and what that needs.
 
-One file for an op (`rms_norm.py` declares `OP`), one for each further backend (`rms_norm_cupy.py`
-adds to it). Importing a file touches no device and no optional package but Triton, whose decorator
-it needs; where that is missing, the file is `Absent` with the reason, and the rest is there.
+One file for an op (`silu_mul.py` declares `OP`), one for each further backend (`silu_mul_cupy.py`
+adds to it), in a folder a family (`attention/`, `moe/`, ...) or beside this file. Importing a file
+touches no device and no optional package but Triton, whose decorator it needs; where that is
+missing, the file is `Absent` with the reason, and the rest is there.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import importlib
 import importlib.metadata
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypedDict
 
@@ -25,6 +27,7 @@ import torch
 from verifyscope.errors import UsageError
 from verifyscope.parts import PARTS
 from verifyscope.records import Kind, Mode, Value
+from verifyscope.roofline import REACHABLE_SHARE
 from verifyscope.roofline import Cost as Cost
 
 if TYPE_CHECKING:
@@ -101,6 +104,8 @@ class Prepared:
     convert: makes the op's outputs of what `call` returned, where a library gives them in another
         form (an LSE to base 2). It is no part of the computation and is not timed; it changes
         nothing in place.
+    restore: puts back what a call overwrites, for a library that computes in place, here on copies
+        of the inputs. It is not timed either: a timed call starts from what the one before left.
     stages: what of the planning an engine repeats for each step, in its order, from lengths that it
         knows on the host. It is timed in rows of its own. Empty: nothing; what is allocated,
         compiled or packed once is no stage.
@@ -110,11 +115,18 @@ class Prepared:
     facts: Mapping[str, str] = field(default_factory=dict)
     launches: int | None = None
     convert: Callable[[Outputs], Outputs] = lambda outputs: outputs
+    restore: Callable[[], object] | None = None
     stages: tuple[Stage, ...] = ()
 
     def outputs(self) -> Outputs:
         """Compute once and return the op's outputs."""
-        return self.convert(self.call())
+        return self.convert(self.fresh())
+
+    def fresh(self) -> Outputs:
+        """Call once on what was given, whatever calls before have overwritten."""
+        if self.restore is not None:
+            self.restore()
+        return self.call()
 
     def replan(self) -> None:
         """Plan again, as an engine does for each step."""
@@ -216,6 +228,8 @@ class Op:
         rounded inputs, without rounding the result.
     inputs: a case and a device -> fresh inputs, normal random, the same on every call.
     cost: what any implementation must spend on these inputs (bytes touched, not tensor sizes).
+    counts: numbers counted from the inputs that a record shows among the dims (distinct experts).
+    reachable_share: the share of the roof that a good kernel reaches; our own rows are held to it.
     gate_cases: small tensors of the real head dims and tile shapes, one for each entry of the
         configuration tables: what the compile gate builds, instead of the tiny cases. One that
         names a mode is built by implementations of that form alone.
@@ -229,6 +243,8 @@ class Op:
     cost: Callable[[Inputs], Cost]
     cases: tuple[Case, ...]
     tolerance: Tolerance
+    counts: Callable[[Inputs], Mapping[str, Value]] = lambda inputs: {}
+    reachable_share: float = REACHABLE_SHARE
     gate_cases: tuple[Case, ...] = ()
     long_gate_cases: tuple[Case, ...] = ()
     _added: dict[str, Implementation] = field(default_factory=dict, repr=False, compare=False)
@@ -328,25 +344,42 @@ def implementations() -> Iterator[Implementation]:
 def _discovered(folders: tuple[str, ...]) -> tuple[Mapping[str, Op], tuple[Absent, ...]]:
     ops: dict[str, Op] = {}
     failed: dict[str, Reason] = {}
-    for name in sorted(info.name for info in pkgutil.iter_modules(folders)):
-        if name.startswith("_"):
-            continue
+    for name in modules(folders):
         try:
-            module = importlib.import_module(f"kernels.{name}")
+            module = importlib.import_module(name)
         except ModuleNotFoundError as error:
-            failed[name] = _missing_package(error)
+            failed[name.rpartition(".")[2]] = _missing_package(error)
             continue
         found = [value for value in vars(module).values() if isinstance(value, Op)]
         if not found:
             raise TypeError(
-                f"kernels/{name}.py neither declares an Op nor adds to one; "
+                f"{_file(name)} neither declares an Op nor adds to one; "
                 f"if it is no op, start its name with an underscore"
             )
         for op in found:
             if ops.setdefault(op.name, op) is not op:
-                raise ValueError(f"kernels/{name}.py declares a second op named {op.name!r}")
+                raise ValueError(f"{_file(name)} declares a second op named {op.name!r}")
     known = [*ops, *failed]
     return MappingProxyType(ops), tuple(_absent(*item, known=known) for item in failed.items())
+
+
+def modules(folders: Iterable[str], package: str = "kernels") -> list[str]:
+    """Return the names of all public modules in these folders, families included, sorted."""
+    found = []
+    for info in pkgutil.iter_modules(folders):
+        if info.name.startswith("_"):
+            continue
+        name = f"{package}.{info.name}"
+        if info.ispkg:
+            inside = [str(Path(folder, info.name)) for folder in folders]
+            found += modules(inside, name)
+        else:
+            found.append(name)
+    return sorted(found)
+
+
+def _file(module: str) -> str:
+    return f"{module.replace('.', '/')}.py"
 
 
 def _missing_package(error: ModuleNotFoundError) -> Reason:

@@ -1,8 +1,9 @@
 """Inputs of real sizes without their gigabytes: what a case touches, counted on any machine.
 
-Lengths, page tables, masks and whatever else is small are drawn as always; a large normal tensor
-is reserved and not written, so that no memory is used for it. Its values mean nothing. An op whose
-cost depends on such values (how many tokens a draw accepts) is found by its tiny cases.
+Lengths, page tables, masks and whatever else is small are drawn as always; a large random tensor
+is reserved and not written, so that no memory is used for it, nor for what it is converted to. Its
+values mean nothing. An op whose cost depends on such values (how many tokens a draw accepts) is
+found by its tiny cases.
 """
 
 import math
@@ -42,7 +43,7 @@ def _all_undrawn(op: Op, case: Case) -> Inputs:
 
 
 class _Undrawn(TorchFunctionMode):
-    """Reserves normal tensors of more than `most` elements; all of them are zero if that is 0."""
+    """Reserves random tensors of more than `most` elements; all of them are zero if that is 0."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -56,13 +57,28 @@ class _Undrawn(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         named = dict(kwargs or {})
-        if func is torch.randn and math.prod(_sizes(args)) > self._most:
-            named.pop("generator", None)
-            # Zeros are the same on every call, but they would be written.
-            return (torch.empty if self._most else torch.zeros)(*args, **named)
+        if func in (torch.randn, torch.randint):
+            sizes = _sizes(args if func is torch.randn else args[2:])
+            if math.prod(sizes) > self._most:
+                named.pop("generator", None)
+                # Zeros are the same on every call, but they would be written.
+                return (torch.empty if self._most else torch.zeros)(sizes, **named)
+        large = (
+            isinstance(args[0], torch.Tensor) and args[0].numel() > self._most if args else False
+        )
+        if func is torch.Tensor.uniform_ and large:
+            return args[0] if self._most else args[0].zero_()
+        if func is torch.Tensor.to and large and self._most:
+            return _converted(*args, **named)
         return func(*args, **named)
 
 
+def _converted(tensor: torch.Tensor, *to: Any, **named: Any) -> torch.Tensor:
+    """Return what `tensor.to(...)` would, unwritten: `to` is a dtype or a device, or both."""
+    dtypes = [one for one in (*to, *named.values()) if isinstance(one, torch.dtype)]
+    return torch.empty_like(tensor, dtype=dtypes[0] if dtypes else tensor.dtype)
+
+
 def _sizes(args: Sequence[Any]) -> Sequence[int]:
-    """Return the sizes that `torch.randn` is given, as one sequence or one by one."""
+    """Return sizes that are given as one sequence or one by one."""
     return args[0] if args and not isinstance(args[0], int) else args

@@ -278,7 +278,7 @@ def _cells(row: Row, shared: Shared, *, found: Collected) -> tuple[str, ...]:
 
 
 def _bound(main: Measurement) -> str:
-    """Return what the row is held to, roof / 0.85 + nodes, and whether it stays within."""
+    """Return what the row is held to, and whether it stays within."""
     bound_s = main.method.get("bound_s")
     if not isinstance(bound_s, int | float):
         return NOT_KNOWN

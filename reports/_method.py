@@ -10,7 +10,15 @@ from verifyscope.records import Measurement, Value
 MOST_COMMANDS = 30
 _MOST_VALUES = 4
 # What a row is held to stands in the row, not among how it was timed.
-_OF_A_ROW = ("moved_bytes", "roof_s", "nodes", "limited_by", "bound_s", "within_bound")
+_OF_A_ROW = (
+    "moved_bytes",
+    "roof_s",
+    "nodes",
+    "limited_by",
+    "reachable_share",
+    "bound_s",
+    "within_bound",
+)
 
 
 def commands_table(found: Collected) -> str:

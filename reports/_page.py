@@ -16,20 +16,24 @@ from reports import (
     _attention,
     _budget,
     _changes,
+    _combinations,
     _compiled,
     _drawn,
     _environments,
     _findings,
+    _growth,
     _kernels,
     _method,
+    _moe,
     _not_run,
     _sweep,
+    _sweep_view,
     _text,
     _traces,
     _verify,
 )
 from reports._collected import Collected
-from reports._drawn import Folder, Plot
+from reports._drawn import Folder
 from reports._kernels import Kernels
 from reports._markdown import bullets, code, text
 from reports._summary import summary
@@ -39,7 +43,6 @@ from verifyscope.records import Compiled
 
 _MOST_CURVES = 12
 _MOST_PASSES = 12
-_MOST_OPEN_SERIES = 3
 _MOST_OPEN_CASES = 4
 
 
@@ -56,11 +59,12 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
     """Write report.md and its plots, made by `command`, into `folder`."""
     drawn = Folder(path=folder if plots else None)
     kernels = _kernels.kernels(found)
-    series = _sweep.all_series(found)
+    series, sweeps = _sweep.all_series(found), _combinations.concluded(found)
     changes = _changes.changes(found)
     curves = {op.name: _verify.curves(op) for op in kernels.ops}
     builds = _compiled.latest(found.compiled)
     attention = _attention.attention(found, kernels.ops, builds)
+    moe = _moe.moe(found, kernels.ops, builds)
     passes = _budget.passes(found.predicted)
     not_run = _not_run.grouped(found.not_run)
     found.warnings[:] = dict.fromkeys(found.warnings)
@@ -73,6 +77,7 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
             kernels=kernels,
             curves=curves,
             series=series,
+            sweeps=sweeps,
             passes=passes,
             changes=changes,
         ),
@@ -81,11 +86,12 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
         environments=_environments_view(found),
         kernels=_kernels_view(found, kernels, curves=curves, folder=drawn),
         attention=_attention_view(found, attention, curves=curves, folder=drawn),
+        moe=_moe_view(found, moe, curves=curves, folder=drawn),
         changes=_changes_view(found, changes),
-        sweep=_sweep_view(found, series, folder=drawn),
+        sweep=_sweep_view.view(found, series, sweeps, folder=drawn),
         traces=_traces_view(found),
         budget=_budget_view(passes, drawn),
-        compiled=_compiled_view(builds, attention),
+        compiled=_compiled_view(builds, (*attention.builds, *moe.builds)),
         not_run=_not_run_view(not_run),
         method=_method_view(found, kernels),
         warnings=[text(warning) for warning in found.warnings],
@@ -244,7 +250,7 @@ def _kernels_view(
         ops=[
             _op_view(op, curves[op.name], found=found, folder=folder)
             for op in kernels.ops
-            if not _attention.belongs(op)
+            if not _attention.belongs(op) and not _moe.belongs(op)
         ],
         ceilings=_kernels.ceilings_table(kernels, found) if kernels.ceilings else "",
         by_interval=_kernels.has_interval_verdicts(kernels),
@@ -321,7 +327,7 @@ def _attention_view(
     folder: Folder,
 ) -> AttentionView:
     names = _attention.names(attention)
-    verdicts = [line for op in attention.all_ops for line in _attention.verdicts(op)]
+    verdicts = [line for op in attention.all_ops for line in _growth.verdicts(op)]
     verdicts += _attention.predicted_verdicts(attention)
     missing = _attention.missing(attention)
 
@@ -342,7 +348,7 @@ def _attention_view(
     )
 
 
-def _folded(tables: Mapping[str, _attention.Folded]) -> list[FoldedView]:
+def _folded(tables: Mapping[str, _growth.Folded]) -> list[FoldedView]:
     return [
         FoldedView(
             name=code(name),
@@ -356,45 +362,61 @@ def _folded(tables: Mapping[str, _attention.Folded]) -> list[FoldedView]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesView:
-    """One series of a sweep."""
+class MoeView:
+    """The section of experts."""
 
-    name: str
-    method: str
-    table: str
-    folded: bool
-    left_out: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepView:
-    """The section of collectives."""
-
-    series: list[SeriesView]
-    plots: list[Plot]
-    passes: str
-    on_cpu: bool
-    left_out: str
+    is_there: bool
+    verdicts: str
+    tables: list[FoldedView]
+    axes: list[FoldedView]
+    beside: str
+    unpacking: str
+    claims: FoldedView | None
+    claims_sentence: str
+    compiled: str
+    ops: list[OpView]
+    missing: str
+    has_predicted: bool
 
 
-def _sweep_view(found: Collected, series: Sequence[_sweep.Series], *, folder: Folder) -> SweepView:
-    shown = series[: _sweep.MOST_SERIES]
-    passes = _sweep.passes(shown)
-    return SweepView(
-        series=[
-            SeriesView(
-                name=text(_sweep.name(one, found)),
-                method=_sweep.facts(one),
-                table=_sweep.series_table(one),
-                folded=one.imported and len(shown) > _MOST_OPEN_SERIES,
-                left_out=_left_out(_sweep.left_out(one), "size"),
-            )
-            for one in shown
+def _moe_view(
+    found: Collected,
+    moe: _moe.Moe,
+    *,
+    curves: Mapping[str, list[_verify.Curve]],
+    folder: Folder,
+) -> MoeView:
+    held = _moe.claims(moe)
+    missing = _moe.missing(moe)
+    verdicts = [line for op in moe.all_ops for line in _growth.verdicts(op)]
+    return MoeView(
+        is_there=moe.is_there,
+        verdicts=bullets(verdicts) if verdicts else "",
+        tables=[
+            FoldedView(name=text(name), table=one.shown, others=one.others, left_out="")
+            for name, one in _moe.tables(moe, found)
         ],
-        plots=_drawn.sweeps(found, shown, folder=folder),
-        passes=_sweep.passes_table(passes, found) if passes else "",
-        on_cpu=any(found.on_cpu(one.first) for one in shown),
-        left_out=_left_out(len(series) - len(shown), "line"),
+        axes=_folded(_moe.axes(moe, found)),
+        beside=_moe.beside_table(moe, found),
+        unpacking=_moe.unpacking_table(moe),
+        claims=_claims_view(held),
+        claims_sentence=_moe.claims_sentence(held),
+        compiled=_compiled.compiled_table(moe.builds) if moe.builds else "",
+        ops=[
+            _op_view(op, curves[op.name], found=found, folder=folder, in_attention=True)
+            for op in moe.all_ops
+        ],
+        missing=bullets(missing) if missing and moe.is_there else "",
+        has_predicted=bool(moe.predicted),
+    )
+
+
+def _claims_view(held: Sequence[_moe.Claim]) -> FoldedView | None:
+    if not held:
+        return None
+    made = _moe.claims_table(held)
+    return FoldedView(
+        name="", table=made.shown, others=made.others, left_out=_left_out(made.left_out, "row")
     )
 
 
@@ -444,9 +466,10 @@ class CompiledView:
     left_out: str
 
 
-def _compiled_view(builds: Sequence[Compiled], attention: _attention.Attention) -> CompiledView:
+def _compiled_view(builds: Sequence[Compiled], elsewhere: Sequence[Compiled]) -> CompiledView:
+    """Show what no other section does; `elsewhere` are the builds that another shows."""
     failed = _compiled.failures(builds)
-    shown = {build.op for build in attention.builds}
+    shown = {build.op for build in elsewhere}
     others = [build for build in builds if build.op not in shown]
     return CompiledView(
         table=_compiled.compiled_table(others) if others else "",

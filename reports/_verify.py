@@ -2,7 +2,7 @@
 
 time(T) = base + slope x T is fitted by least squares where at least three T were measured. Points
 that differ in T alone belong together; trees differ with T, so `tree` is not looked at, and of
-several trees of one T the slowest counts.
+several trees of one T the slowest counts. Nor are the distinct experts, which grow with T.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from reports._markdown import code, table, text
 from verifyscope.records import Measurement
 
 _TOKENS = ("draft_tokens", "rows")
-_FOLLOWS_TOKENS = ("tree",)
+_FOLLOWS_TOKENS = ("tree", "distinct_experts")
 _MOST_COLUMNS = 8
 
 

@@ -130,7 +130,7 @@ class HostBench:
         return (
             Timing(
                 timer=timer,
-                run=lambda: [prepared.call()],
+                run=lambda: [prepared.fresh()],
                 convert=prepared.convert,
                 clock="perf-counter",
                 cache="warm",

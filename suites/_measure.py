@@ -77,10 +77,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What became of a case: its cost, one outcome for each implementation, and how it went."""
+    """What became of a case: its cost, one outcome for each implementation, and how it went.
+
+    counts: what was counted from the inputs; records show it among the dims.
+    """
 
     cost: Cost | None
     outcomes: Mapping[str, Outcome]
+    counts: Mapping[str, Value] = field(default_factory=dict)
     alternation: Alternation | None = None
     rule: StopRule | None = None
     warm_up_s: float = 0.0
@@ -148,6 +152,7 @@ def measure(
     return Measured(
         cost=work.cost,
         outcomes={one.name: _outcome(work, one, alternation) for one in implementations},
+        counts=op.counts(work.sets[0]),
         alternation=alternation,
         rule=rule,
         warm_up_s=bench.warm_up_s,

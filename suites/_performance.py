@@ -1,6 +1,6 @@
 """What a row of our own is held to: its roof, its launches, and the bound that they make.
 
-    bound = roof / 0.85 + nodes x the measured time of an empty graph node
+    bound = roof / reachable share of the op + nodes x the measured time of an empty graph node
 
 The roof is the larger of the bytes that this form moves over the measured memory ceiling and its
 flops over the measured matrix ceiling (`verifyscope/roofline.py`). A row says which of bytes, flops
@@ -22,7 +22,8 @@ def held_to(
     cost: the op's, where the form has none of its own.
     """
     form = outcome.form_cost or cost
-    roof = ceilings.roof(form, dtype, nodes=nodes_of(outcome, timed))
+    share = outcome.implementation.op.reachable_share
+    roof = ceilings.roof(form, dtype, nodes=nodes_of(outcome, timed), reachable_share=share)
     if roof is None:
         return {}
     told: dict[str, Value | None] = {
@@ -31,6 +32,7 @@ def held_to(
         "nodes": roof.nodes,
         "node_s": roof.node_s,
         "limited_by": roof.limited_by,
+        "reachable_share": None if roof.bound_s is None else share,
         "bound_s": roof.bound_s,
         "within_bound": None if roof.bound_s is None else median_s <= roof.bound_s,
     }

@@ -160,6 +160,7 @@ class Writer:
         void = self.without_time(point, status="void", reason=why_not or "it has no samples")
         told = msgspec.structs.replace(
             void.record,
+            dims={**void.record.dims, **measured.counts},
             effective=dict(measured.outcomes[point.implementation].facts),
             method=method,
             conditions=dict(measured.conditions),

@@ -58,7 +58,14 @@ class Ceilings:
         found = self.roof(cost, dtype)
         return None if found is None else found.roof_s
 
-    def roof(self, cost: Cost, dtype: str, *, nodes: int | None = None) -> Roof | None:
+    def roof(
+        self,
+        cost: Cost,
+        dtype: str,
+        *,
+        nodes: int | None = None,
+        reachable_share: float = roofline.REACHABLE_SHARE,
+    ) -> Roof | None:
         """Return the roof of `cost` and `nodes` launches; None without a memory ceiling."""
         ceiling = self.memory_for(cost)
         if ceiling is None:
@@ -69,6 +76,7 @@ class Ceilings:
             flops_per_s=self.matrix.get(dtype),
             nodes=nodes,
             node_s=self.node_s,
+            reachable_share=reachable_share,
         )
 
     def why_void(self, cost: Cost, median_s: float) -> str | None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from kernels import Inputs, _drafts, _execute, _trees, find_op
+from kernels import Inputs, _execute, _trees, find_op
 from kernels._check import poisoned
+from kernels.drafts import _drafts
 
 ALL = ("torch", "triton", "cupy")
 DEVICE = _execute.device()

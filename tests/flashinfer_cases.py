@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import pkgutil
 import sys
 from types import ModuleType
 from typing import Any
@@ -11,22 +10,24 @@ import pytest
 import torch
 
 import kernels
-from kernels import Case, Inputs, Op, Outputs, _flashinfer, mla_verify, tree_attention
-from kernels import tree_attention_flashinfer_xqa as xqa
+from kernels import Case, Inputs, Op, Outputs, _flashinfer
 from kernels._flashinfer import Call
+from kernels._registry import modules
+from kernels.attention import mla_verify, tree_attention
+from kernels.attention import tree_attention_flashinfer_xqa as xqa
 from verifyscope.records import Value
 
 VERSIONS = ("0.6.18", "0.7.4")
 CPU = torch.device("cpu")
 ADAPTERS = [
-    importlib.import_module(f"kernels.{info.name}")
-    for info in pkgutil.iter_modules(kernels.__path__)
-    if "_flashinfer" in info.name and not info.name.startswith("_")
+    importlib.import_module(name) for name in modules(kernels.__path__) if "_flashinfer" in name
 ]
 
 
 def calls_of(adapter: ModuleType, library: ModuleType) -> tuple[Call, ...]:
-    """Return the calls that an adapter makes of this version."""
+    """Return the calls that an adapter makes of this version; none before its `SINCE`."""
+    if _flashinfer.is_before(library, getattr(adapter, "SINCE", ())):
+        return ()
     calls: tuple[Call, ...] = adapter.CALLS if hasattr(adapter, "CALLS") else adapter.calls(library)
     return calls
 

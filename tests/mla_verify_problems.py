@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from kernels import Inputs, Outputs, _execute, _trees, all_ops
-from kernels import mla_verify as op
-from kernels import mla_verify_cupy as in_cupy
-from kernels import mla_verify_triton as in_triton
 from kernels._check import compare, poisoned
-from kernels._mla_verify_tiles import Plan, tile_for
 from kernels._target import capability
+from kernels.attention import mla_verify as op
+from kernels.attention import mla_verify_cupy as in_cupy
+from kernels.attention import mla_verify_triton as in_triton
+from kernels.attention._mla_verify_tiles import Plan, tile_for
 
 all_ops()  # adds the implementations of every file
 OWN = ("triton", "cupy")

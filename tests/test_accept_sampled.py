@@ -13,10 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import _flashinfer, _speculative
-from kernels import chain_accept_sampled as chain
-from kernels import chain_accept_sampled_flashinfer as adapter
-from kernels import tree_accept_sampled as sampled
+from kernels import _flashinfer
+from kernels.drafts import _speculative
+from kernels.drafts import chain_accept_sampled as chain
+from kernels.drafts import chain_accept_sampled_flashinfer as adapter
+from kernels.drafts import tree_accept_sampled as sampled
 from tests import flashinfer_stand_in as stand_in
 from tests.accept_problems import (
     ALL,

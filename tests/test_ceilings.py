@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import torch
 
-from kernels import empty_kernel, matrix_ceiling, memory_ceiling
 from kernels._points import Point
 from kernels._registry import Case, Cost, Op
+from kernels.ceilings import empty_kernel, matrix_ceiling, memory_ceiling
 from suites import _records, ceilings
 from suites._measure import Measured, Outcome, Planned, Timed
 from suites._records import Writer

@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from kernels import _cubin, _select
+from kernels import _cubin, _sass, _select
 from kernels._compile import Built, compile_only
 from kernels._points import Selection, Unit
 from kernels._raw import RawKernel
+from kernels._sass import Instruction
 from kernels._workers import Conditions, work
 from verifyscope.hardware import SHARED_BYTES_PER_BLOCK
 from verifyscope.occupancy import occupancy
@@ -144,8 +146,8 @@ def test_several_kernels_are_told_apart_in_one_disassembly() -> None:
             parameters = "const float* x, float* y"
             source = f'extern "C" __global__ void k{number}({parameters}) {{ {body} }}'
             RawKernel(f"k{number}", source)((1,), (32,), torch.zeros(4), torch.zeros(4))
-    found = _cubin.instruction_classes([one.cubin for one in built], capability=120)
-    assert found == [("wide_load",), (), ("wide_load",), ()]
+    codes = _cubin.disassembled([one.cubin for one in built], capability=120)
+    assert [_sass.classes(code) for code in codes] == [("wide_load",), (), ("wide_load",), ()]
 
 
 @pytest.mark.parametrize(
@@ -165,5 +167,59 @@ def test_several_kernels_are_told_apart_in_one_disassembly() -> None:
     ],
 )  # fmt: skip
 def test_instructions_are_what_the_class_says(instruction: str, classes: tuple[str, ...]) -> None:
-    found = [name for name, pattern in _cubin.INSTRUCTIONS.items() if pattern.search(instruction)]
-    assert tuple(found) == classes
+    assert _sass.classes([Instruction(0, instruction)]) == classes
+
+
+LOOP = """
+0 LDG.E.128 R4, [R2] ;
+16 LDGSTS.E.BYPASS.128 [R9], desc[UR4][R2.64] ;
+32 @!P1 LDG.E.64 R4, desc[UR4][R2.64] ;
+48 PRMT R3, R4, 0x7770, RZ ;
+64 LDG.E.U8 R4, desc[UR4][R2.64] ;
+80 LDG.E R4, desc[UR4][R2.64] ;
+96 HMMA.16816.F32.BF16 R4, R8, R12, R4 ;
+112 @P0 BRA 0x10 ;
+128 LDS.128 R4, [R2] ;
+144 BRA.U !UP0, 0x80 ;
+160 @P1 BRA 0x0 ;
+176 BRA 0xb0;
+"""
+
+
+def test_the_main_loop_is_the_innermost_that_loads_most() -> None:
+    code = [
+        Instruction(int(line.split()[0]), line.split(maxsplit=1)[1])
+        for line in LOOP.split("\n")[1:-1]
+    ]
+    loop = _sass.main_loop(code)
+    # From 0x10 to 0x70: seven instructions, 16 + 8 + 1 + 4 bytes.
+    assert loop == _sass.Loop(instructions=7, loaded_bytes=29)
+    assert (
+        _sass.main_loop([*code[:4], Instruction(72, "UTMALDG.2D [UR8], [UR4] ;"), *code[4:]])
+        is None
+    )
+    assert _sass.main_loop(code[8:10]) is None
+
+
+def test_what_unpacking_costs_is_a_number_of_instructions_a_byte() -> None:
+    load = "const uint4 v = x[i * 32 + threadIdx.x]; sum += float(v.x ^ v.y ^ v.z ^ v.w);"
+    unpacked = "".join(
+        f"sum += (v.{part} >> {4 * n} & 15) * s;" for part in "xyzw" for n in range(8)
+    )
+    load_and_unpack = f"const uint4 v = x[i * 32 + threadIdx.x]; {unpacked}"
+    with compile_only(120) as built:
+        for name, body in (("packed", load), ("unpacked", load_and_unpack)):
+            source = (
+                f'extern "C" __global__ void {name}(const uint4* x, float* y, int n, float s) {{ '
+                f"float sum = 0;\n#pragma unroll 1\nfor (int i = 0; i < n; i++) {{ {body} }}\n"
+                f"y[threadIdx.x] = sum; }}"
+            )
+            arguments = (torch.zeros(4), torch.zeros(4), np.int32(1), np.float32(1))
+            RawKernel(name, source)((1,), (32,), *arguments)
+    codes = _cubin.disassembled([one.cubin for one in built], capability=120)
+    plain, much = (_sass.main_loop(code) for code in codes)
+    assert plain is not None
+    assert much is not None
+    assert (plain.loaded_bytes, much.loaded_bytes) == (16, 16)
+    # 32 nibbles: to shift, mask, convert and add each takes two instructions at the very least.
+    assert much.instructions >= plain.instructions + 64

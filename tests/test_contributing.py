@@ -45,26 +45,26 @@ def lines_of(checkout: Path, *arguments: str) -> list[list[str]]:
 
 def test_it_is_listed_with_the_reason_or_none(checkout: Path) -> None:
     points = {
-        tuple(line[:4]) for line in lines_of(checkout, "kernels", "--list", "--op", "rms_norm")
+        tuple(line[:4]) for line in lines_of(checkout, "kernels", "--list", "--op", "l2_norm")
     }
     assert points == {
-        ("rms_norm", implementation, kind, case)
+        ("l2_norm", implementation, kind, case)
         for implementation, kind in (("torch", "baseline-direct"), ("triton", "own"))
         for case in ("3x100", "4x7168")
     }
 
 
 def test_it_is_held_to_its_reference(checkout: Path) -> None:
-    lines = lines_of(checkout, "kernels", "--check", "--tiny", "--op", "rms_norm")
+    lines = lines_of(checkout, "kernels", "--check", "--tiny", "--op", "l2_norm")
     assert {(line[1], line[6]) for line in lines} == {("torch", "passed"), ("triton", "passed")}
     assert all(0 < float(line[3]) <= float(line[4]) == 1e-2 for line in lines)
 
 
 def test_it_passes_the_compile_gate(checkout: Path) -> None:
-    lines = lines_of(checkout, "kernels", "--compile", "90", "120", "--op", "rms_norm")
+    lines = lines_of(checkout, "kernels", "--compile", "90", "120", "--op", "l2_norm")
     assert [(line[3], line[4], line[6]) for line in lines] == [
-        ("_rms_norm", "90", "0"),
-        ("_rms_norm", "120", "0"),
+        ("_l2_norm", "90", "0"),
+        ("_l2_norm", "120", "0"),
     ]
 
 
@@ -76,9 +76,9 @@ def test_it_is_a_point_of_the_suite(checkout: Path) -> None:
         "--collect-only",
         "-q",
         "-k",
-        "rms_norm",
+        "l2_norm",
         "-p",
         "no:cacheprovider",
     )
-    found = re.findall(r"\[rms_norm/(\S+)\]", "\n".join(line[0] for line in lines if line))
+    found = re.findall(r"\[l2_norm/(\S+)\]", "\n".join(line[0] for line in lines if line))
     assert sorted(found) == ["torch-3x100", "torch-4x7168", "triton-3x100", "triton-4x7168"]

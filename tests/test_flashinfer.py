@@ -12,10 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import Case, _flashinfer, _flashinfer_lists, _mask_layout, _paged, _trees
-from kernels import tree_attention_flashinfer as adapter
+from kernels import Case, _flashinfer, _trees
 from kernels._flashinfer import Call
-from kernels.mask_expand import expand_with_torch
+from kernels.attention import _flashinfer_lists, _paged
+from kernels.attention import tree_attention_flashinfer as adapter
+from kernels.drafts import _mask_layout
+from kernels.drafts.mask_expand import expand_with_torch
 from tests import flashinfer_stand_in as stand_in
 from tests.flashinfer_cases import VERSIONS, case, drawn, use
 

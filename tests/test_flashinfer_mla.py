@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from kernels import Case, _flashinfer, _flashinfer_mla
-from kernels import mla_verify_flashinfer as composed
-from kernels.mla_verify import FORM_COSTS, OP, Given
+from kernels import Case, _flashinfer
+from kernels.attention import _flashinfer_mla
+from kernels.attention import mla_verify_flashinfer as composed
+from kernels.attention.mla_verify import FORM_COSTS, OP, Given
 from tests import flashinfer_stand_in as stand_in
 from tests.flashinfer_cases import VERSIONS, assert_right, drawn, mla_case, run_right, use
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from kernels import Case, Outputs, _flashinfer, _flashinfer_lists, _flashinfer_paged
-from kernels import tree_attention_flashinfer as prefill
-from kernels import tree_attention_flashinfer_xqa as xqa
-from kernels.mask_expand import expand_with_torch
-from kernels.tree_attention import FORM_COSTS, OP, Given
+from kernels import Case, Outputs, _flashinfer
+from kernels.attention import _flashinfer_lists, _flashinfer_paged
+from kernels.attention import tree_attention_flashinfer as prefill
+from kernels.attention import tree_attention_flashinfer_xqa as xqa
+from kernels.attention.tree_attention import FORM_COSTS, OP, Given
+from kernels.drafts.mask_expand import expand_with_torch
 from tests import flashinfer_stand_in as stand_in
 from tests.flashinfer_cases import VERSIONS, assert_right, case, drawn, run_right, use
 

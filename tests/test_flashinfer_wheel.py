@@ -11,9 +11,11 @@ import math
 from types import ModuleType
 
 import pytest
+import torch
 
-from kernels import Case, mla_verify, tree_attention
-from kernels import tree_attention_flashinfer_decode as decode
+from kernels import Case
+from kernels.attention import mla_verify, tree_attention
+from kernels.attention import tree_attention_flashinfer_decode as decode
 from tests import flashinfer_stand_in as stand_in
 from tests.flashinfer_cases import ADAPTERS, VERSIONS, assert_right, calls_of, case, drawn, mla_case
 from tests.flashinfer_kernels import DecodeKernel, Kernels, MlaKernel, put_in_place
@@ -43,7 +45,7 @@ def known(installed: ModuleType) -> str:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_declared_call_fits_both_known_versions(adapter: ModuleType, version: str) -> None:
     library = stand_in.made(version)
-    assert calls_of(adapter, library)
+    assert calls_of(adapter, library) or hasattr(adapter, "SINCE")
     for call in calls_of(adapter, library):
         assert call.why_not(library) is None
 
@@ -66,9 +68,15 @@ def test_the_stand_in_has_the_real_signatures(
     for call in calls_of(adapter, installed):
         mine = inspect.signature(call.find(stand_in.made(known))).parameters
         theirs = inspect.signature(call.find(installed)).parameters
-        assert {name: (p.kind, p.default) for name, p in mine.items()} == {
-            name: (p.kind, p.default) for name, p in theirs.items()
+        assert {name: (p.kind, plain(p.default)) for name, p in mine.items()} == {
+            name: (p.kind, plain(p.default)) for name, p in theirs.items()
         }, call.function
+
+
+def plain(default: object) -> object:
+    """Return a default that can be compared; one object of the library's own is as another."""
+    known = (str, int, float, tuple, torch.dtype, type(None), type)
+    return default if isinstance(default, known) else "an object"
 
 
 def test_what_a_decode_plan_takes_as_any_keyword_is_taken_behind_it(installed: ModuleType) -> None:

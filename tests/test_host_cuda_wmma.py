@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from kernels import _cubin
+from kernels import _cubin, _sass
 from kernels._host_cuda import HostKernel, KernelFault, why_not
 from kernels._raw import Launch
 
@@ -83,7 +83,8 @@ def test_the_same_source_compiles_for_a_gpu(element: str) -> None:
     launch = Launch(name="gemm", source=gemm_source(element, ("row", "col", "row")), grid=(1,),
                     block=(32,), args=(), shared_bytes=0)  # fmt: skip
     cubin = _cubin.compiled(launch, capability=80)
-    assert _cubin.instruction_classes([cubin], capability=80) == [("tensor_core",)]
+    (code,) = _cubin.disassembled([cubin], capability=80)
+    assert _sass.classes(code) == ("tensor_core",)
 
 
 # One warp; shared memory s (32 rows of 16 halves, two unit matrices) and x (0 .. 255). All bodies

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels import Case, Inputs, Outputs, _execute, _flashinfer
-from kernels import lse_merge as op
-from kernels import lse_merge_cupy as _cupy  # noqa: F401  # adds an implementation
-from kernels import lse_merge_flashinfer as adapter
-from kernels import lse_merge_triton as _triton  # noqa: F401  # adds an implementation
 from kernels._check import compare, poisoned
+from kernels.attention import lse_merge as op
+from kernels.attention import lse_merge_cupy as _cupy  # noqa: F401  # adds an implementation
+from kernels.attention import lse_merge_flashinfer as adapter
+from kernels.attention import lse_merge_triton as _triton  # noqa: F401  # adds an implementation
 from tests import flashinfer_stand_in as stand_in
 
 ALL = ("torch", "triton", "cupy")

@@ -13,10 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import Inputs, Op, _drafts, _execute, _flashinfer, _mask_layout, _trees, find_op
-from kernels import mask_expand_packed_flashinfer as _expand_packed_flashinfer  # noqa: F401
-from kernels import mask_pack_flashinfer as adapter
+from kernels import Inputs, Op, _execute, _flashinfer, _trees, find_op
 from kernels._check import poisoned
+from kernels.drafts import _drafts, _mask_layout
+from kernels.drafts import mask_expand_packed_flashinfer as _expand_packed_flashinfer  # noqa: F401
+from kernels.drafts import mask_pack_flashinfer as adapter
 from tests import flashinfer_stand_in as stand_in
 
 ALL = ("torch", "triton", "cupy")

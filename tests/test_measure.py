@@ -243,6 +243,36 @@ def test_implementations_alternate_on_the_gpu(gpu: FakeGpu) -> None:
     assert "aabb" + "bbaa" + "aabb" in order
 
 
+def in_place(*, restores: bool, factor: int = 2) -> Implementation:
+    """Multiply a copy of the input in place, over and over."""
+
+    def prepare(inputs: Inputs) -> Prepared:
+        x = inputs["x"]
+        assert isinstance(x, torch.Tensor)
+        y = x.clone()
+        return Prepared(
+            call=lambda: {"y": y.mul_(factor)}, restore=(lambda: y.copy_(x)) if restores else None
+        )
+
+    return replace(made("in-place", double), prepare=prepare)
+
+
+@pytest.mark.parametrize("where", ["cpu", "gpu", "flushed"])
+def test_what_computes_in_place_is_looked_at_after_what_it_was_given_is_back(
+    where: str, gpu: FakeGpu
+) -> None:
+    if where == "flushed":
+        gpu.capturable = "it cannot be captured"
+    bench = HostBench() if where == "cpu" else GpuBench(gpu, warm_up_s=0)
+
+    def status(one: Implementation) -> str:
+        return measure(OP, FEW, [one], bench=bench, rule=QUICK).outcomes["in-place"].status
+
+    assert status(in_place(restores=True)) == "ok"
+    assert status(in_place(restores=False)) == "failed"
+    assert status(in_place(restores=True, factor=3)) == "failed"
+
+
 def test_a_replay_that_does_nothing_is_seen(gpu: FakeGpu) -> None:
     gpu.loses_work = True
     outcome = on_gpu(gpu, ["lost"]).outcomes["lost"]

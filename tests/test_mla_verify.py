@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from kernels import _trees
-from kernels import mla_verify as op
-from kernels import mla_verify_flex as in_flex
 from kernels._check import compare
-from kernels._paged import FP8
+from kernels.attention import mla_verify as op
+from kernels.attention import mla_verify_flex as in_flex
+from kernels.attention._paged import FP8
 from tests.mla_verify_problems import (
     ALL,
     DEVICE,

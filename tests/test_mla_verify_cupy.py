@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from kernels import Outputs, _host_cuda, mla_verify
-from kernels import mla_verify_cupy as cupy
+from kernels import Outputs, _host_cuda
 from kernels._check import compare, poisoned
-from kernels._forms import FORMS
-from kernels._mla_verify_tiles import Plan, plan_for
 from kernels._raw import launching_by
-from kernels._tiles import Tile
+from kernels.attention import mla_verify
+from kernels.attention import mla_verify_cupy as cupy
+from kernels.attention._forms import FORMS
+from kernels.attention._mla_verify_tiles import Plan, plan_for
+from kernels.attention._tiles import Tile
 from verifyscope.hardware import (
     RESERVED_SHARED_BYTES,
     SHARED_BYTES_PER_BLOCK,

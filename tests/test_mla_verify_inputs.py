@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import Case, _trees
-from kernels import mla_verify as op
-from kernels._mla_verify_tiles import TABLES, plan_for, tile_for
-from kernels._paged import FP8
+from kernels.attention import mla_verify as op
+from kernels.attention._mla_verify_tiles import TABLES, plan_for, tile_for
+from kernels.attention._paged import FP8
 from tests.mla_verify_problems import ALL, DEVICE, OTHER_FORMS, problem
 from verifyscope.records import Mode
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels import _trees
-from kernels._forms import FORMS
-from kernels._paged import FP8
+from kernels.attention._forms import FORMS
+from kernels.attention._paged import FP8
 from tests.mla_verify_problems import DIMS, OWN, assert_matches, problem, with_split
 from verifyscope.records import Mode
 

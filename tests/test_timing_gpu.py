@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import globaltimer
 
-from kernels import Case, _capture, _timing, memory_ceiling
+from kernels import Case, _capture, _timing
+from kernels.ceilings import memory_ceiling
 from suites._gpu_bench import GpuBench
 from suites._measure import measure
 from verifyscope.alternate import StopRule

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels import _trees, find_op
-from kernels import tree_accept as greedy
+from kernels.drafts import tree_accept as greedy
 from tests.accept_problems import ALL, fixed, lists, run, tokens_of, wanted
 
 EXAMPLE = [-1, 0, 0, 1, 1, 2, 3]

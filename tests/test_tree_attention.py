@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from kernels import _trees
-from kernels import tree_attention as op
-from kernels import tree_attention_flex as in_flex
-from kernels._paged import FP8
+from kernels.attention import tree_attention as op
+from kernels.attention import tree_attention_flex as in_flex
+from kernels.attention._paged import FP8
 from tests.tree_attention_problems import (
     ALL,
     DEVICE,

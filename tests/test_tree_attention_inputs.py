@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels import Case, _execute, _target, _trees, all_ops
-from kernels import _tree_attention_plan as plans
-from kernels import tree_attention as op
-from kernels._forms import FORMS
 from kernels._splits import split_count
-from kernels._tiles import Tile
-from kernels.tree_attention_cupy_fma import tile_for as fma_tile_for
+from kernels.attention import _tree_attention_plan as plans
+from kernels.attention import tree_attention as op
+from kernels.attention._forms import FORMS
+from kernels.attention._tiles import Tile
+from kernels.attention.tree_attention_cupy_fma import tile_for as fma_tile_for
 from tests.tree_attention_problems import problem
 from verifyscope.hardware import SHARED_BYTES_PER_MULTIPROCESSOR
 from verifyscope.records import Mode

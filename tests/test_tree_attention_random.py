@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels import _trees
-from kernels._paged import FP8
+from kernels.attention._paged import FP8
 from tests.tree_attention_problems import (
     FEW_ROWS,
     OTHER_FORMS,

@@ -9,11 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import Case, Inputs, _drafts, _execute, _trees
-from kernels import tree_build as op
-from kernels import tree_build_cupy as _cupy  # noqa: F401  # adds an implementation
-from kernels import tree_build_triton as _triton  # noqa: F401  # adds an implementation
+from kernels import Case, Inputs, _execute, _trees
 from kernels._check import poisoned
+from kernels.drafts import _drafts
+from kernels.drafts import tree_build as op
+from kernels.drafts import tree_build_cupy as _cupy  # noqa: F401  # adds an implementation
+from kernels.drafts import tree_build_triton as _triton  # noqa: F401  # adds an implementation
 
 ALL = ("torch", "triton", "cupy")
 DEVICE = _execute.device()

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from kernels import Inputs, Outputs, _execute, _trees
-from kernels import _tree_attention_plan as plans
-from kernels import tree_attention as op
-from kernels import tree_attention_cupy as in_cupy
-from kernels import tree_attention_cupy_fma as in_cupy_fma
-from kernels import tree_attention_sdpa as _sdpa  # noqa: F401  # adds an implementation
-from kernels import tree_attention_triton as in_triton
 from kernels._check import compare, poisoned
+from kernels.attention import _tree_attention_plan as plans
+from kernels.attention import tree_attention as op
+from kernels.attention import tree_attention_cupy as in_cupy
+from kernels.attention import tree_attention_cupy_fma as in_cupy_fma
+from kernels.attention import tree_attention_sdpa as _sdpa  # noqa: F401  # adds an implementation
+from kernels.attention import tree_attention_triton as in_triton
 
 OWN = ("triton", "cupy")
 ALL = ("torch", "sdpa", *OWN)

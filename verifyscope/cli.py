@@ -70,10 +70,15 @@ def run(application: typer.Typer, program: str, arguments: Sequence[str] | None 
 
 
 def command_line() -> str:
-    """Return how this process was started, fit for a record: no folder, address, host or user."""
+    """Return how this process was started, fit for a record: no folder, address, host or user.
+
+    What stands behind a `--` is another program's command, which may hold a key: it is left out.
+    """
     program, *arguments = sys.orig_argv
-    words = (redacted(word, relative_paths=True) for word in arguments)
-    return shlex.join([Path(program).name, *words])
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    words = [redacted(word, relative_paths=True) for word in arguments[:end]]
+    theirs = ["--", "..."] if end < len(arguments) else []
+    return shlex.join([Path(program).name, *words, *theirs])
 
 
 def note(text: str) -> None:

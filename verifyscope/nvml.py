@@ -31,6 +31,7 @@ CLOCK_SM = 1
 CLOCK_MEMORY = 2
 _TEMPERATURE_GPU = 0
 _P2P_READ = 0  # pynvml's NVML_P2P_CAPS_INDEX_READ is a tuple by mistake, which ctypes refuses
+_P2P_WRITE = 1
 _P2P_STATUS = MappingProxyType(
     {
         1: "not supported by the chipset",
@@ -40,6 +41,10 @@ _P2P_STATUS = MappingProxyType(
         5: "not supported",
     }
 )
+# How far the nearest thing is that two GPUs have above them, as nvidia-smi topo -m names it.
+_PATHS = MappingProxyType({0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"})
+_MOST_NVLINKS = 36
+_NVLINK_TO_SWITCH = 2
 _FIELD_POWER_INSTANT = 186  # GetPowerUsage is an average over 1 s on most GPUs
 _FIELD_MEMBERS = MappingProxyType({0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal"})
 
@@ -91,9 +96,44 @@ class Gpu:
             bits = self.number("nvmlDeviceGetCurrentClocksThrottleReasons")
         return tuple(name for bit, name in THROTTLE_REASONS.items() if (bits or 0) & bit)
 
-    def why_apart(self, other: "Gpu") -> str | None:
-        """Return why this GPU cannot read the other's memory; None if it can, or not known."""
-        status = self.number("nvmlDeviceGetP2PStatus", other._handle, _P2P_READ)
+    def bus(self) -> str | None:
+        """Return the PCI address as NVML writes it, such as "00000000:C1:00.0"."""
+        return _text(getattr(self.read("nvmlDeviceGetPciInfo"), "busId", None))
+
+    def path_to(self, other: "Gpu") -> str | None:
+        """Return how this GPU reaches another: NV4 (4 NVLinks), PIX, PXB, PHB, NODE, SYS."""
+        links = self._nvlinks_to(other)
+        if links:
+            return f"NV{links}"
+        level = self.number("nvmlDeviceGetTopologyCommonAncestor", other._handle)
+        return None if level is None else _PATHS.get(level)
+
+    def _nvlinks_to(self, other: "Gpu") -> int:
+        """Return how many NVLinks lead to another GPU, or to a switch that both are on."""
+        theirs = other.bus()
+        mine = list(self._nvlinks())
+        if any(end is None for end in mine):
+            return len(mine) if any(end is None for end in other._nvlinks()) else 0
+        return sum(end is not None and end == theirs for end in mine)
+
+    def _nvlinks(self) -> Iterator[str | None]:
+        """Yield where each active NVLink leads: a PCI address, None for a switch."""
+        for link in range(_MOST_NVLINKS):
+            if self.number("nvmlDeviceGetNvLinkState", link) != 1:
+                continue
+            if self.number("nvmlDeviceGetNvLinkRemoteDeviceType", link) == _NVLINK_TO_SWITCH:
+                yield None
+            else:
+                end = self.read("nvmlDeviceGetNvLinkRemotePciInfo", link)
+                yield _text(getattr(end, "busId", None)) or ""
+
+    def why_apart(self, other: "Gpu", *, writing: bool = False) -> str | None:
+        """Return why this GPU cannot read (or write) the other's memory.
+
+        None if it can, and where the driver does not say.
+        """
+        kind = _P2P_WRITE if writing else _P2P_READ
+        status = self.number("nvmlDeviceGetP2PStatus", other._handle, kind)
         return None if not status else _P2P_STATUS.get(status, "reason not known")
 
 

@@ -159,7 +159,8 @@ class Compiled(_Line, tag="compiled", frozen=True, kw_only=True):
 
     In theory a multiprocessor holds `resident_blocks` of `threads` threads at once, `occupancy` of
     its warps; `limited_by` is what runs out first. The case's launch has `grid_blocks`, which are
-    `waves` times what the `multiprocessors` of that GPU hold.
+    `waves` times what the `multiprocessors` of that GPU hold. A turn of the main loop has
+    `loop_instructions`, in which a thread loads `loop_loaded_bytes` from global memory.
     """
 
     op: str
@@ -178,12 +179,21 @@ class Compiled(_Line, tag="compiled", frozen=True, kw_only=True):
     grid_blocks: int | None = None
     multiprocessors: int | None = None
     waves: float | None = None
+    loop_instructions: int | None = None
+    loop_loaded_bytes: int | None = None
     declared: tuple[str, ...]
     found: tuple[str, ...]
     failure: str | None
     environment: str
     command: str
     commit: str | None
+
+    @property
+    def instructions_per_byte(self) -> float | None:
+        """Return the main loop's instructions a byte that it loads: what unpacking costs shows."""
+        if self.loop_instructions is None or not self.loop_loaded_bytes:
+            return None
+        return self.loop_instructions / self.loop_loaded_bytes
 
 
 class Evidence(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ write once, counted where it is touched and not by the size of the tensor that i
 from dataclasses import dataclass
 from typing import Literal
 
-# How much of a bandwidth or a peak a good kernel reaches.
+# How much of a bandwidth or a peak a good kernel reaches, where its op says nothing else.
 REACHABLE_SHARE = 0.85
 
 Limit = Literal["bytes", "flops", "nodes"]
@@ -61,6 +61,7 @@ class Roof:
     flops_s: float | None
     nodes: int | None
     node_s: float | None
+    reachable_share: float = REACHABLE_SHARE
 
     @property
     def roof_s(self) -> float:
@@ -79,8 +80,8 @@ class Roof:
 
     @property
     def bound_s(self) -> float | None:
-        """Return what a good implementation stays within: roof / 0.85 + nodes x an empty node."""
-        return None if self.nodes_s is None else self.roof_s / REACHABLE_SHARE + self.nodes_s
+        """Return what a good kernel stays within: roof / reachable share + nodes x node_s."""
+        return None if self.nodes_s is None else self.roof_s / self.reachable_share + self.nodes_s
 
     @property
     def limited_by(self) -> Limit:
@@ -100,6 +101,7 @@ def roof(
     flops_per_s: float | None,
     nodes: int | None = None,
     node_s: float | None = None,
+    reachable_share: float = REACHABLE_SHARE,
 ) -> Roof:
     """Return the roof of `cost` at these rates, computed by `nodes` launches."""
     if bytes_per_s <= 0 or (flops_per_s is not None and flops_per_s <= 0):
@@ -111,4 +113,5 @@ def roof(
         flops_s=None if flops_per_s is None else cost.flops / flops_per_s,
         nodes=nodes,
         node_s=node_s,
+        reachable_share=reachable_share,
     )

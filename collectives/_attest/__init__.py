@@ -1,0 +1,1 @@
+"""Whether the settings that were asked for reached the workers of a server."""

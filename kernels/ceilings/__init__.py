@@ -1,0 +1,1 @@
+"""What this GPU can do at best: memory, matrix products, an empty kernel."""

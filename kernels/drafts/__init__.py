@@ -1,0 +1,1 @@
+"""What surrounds verify attention: trees, their masks, and which drafts are accepted."""

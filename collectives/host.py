@@ -91,12 +91,14 @@ def _this_machine(look_only: bool, timeout_s: float) -> "Host":
     host = machine.look()
     if not host.gpus or look_only:
         return host
-    count = len(host.gpus)
-    cli.note(f"trying links and writes of {count} GPUs; --look-only leaves that out")
-    host = host.with_trials(peers.measure(timeout_s=timeout_s))
+    cli.note(f"trying links and writes of {len(host.gpus)} GPUs; --look-only leaves that out")
+    tried = peers.measure(timeout_s=timeout_s)
+    count = len(tried.visible or host.gpus)
     cli.note(f"a first all-reduce over {count} GPUs, with NCCL's log on")
-    probed, logged = probe.probe(count, timeout_s=timeout_s)
-    return replace(host, probed=probed, logs=() if logged is None else (logged,))
+    probed, logs = probe.probe(count, timeout_s=timeout_s)
+    # What went wrong just now may stand in the kernel's log only since.
+    kernel = machine.kernel_log()
+    return replace(host.with_trials(tried), probed=probed, nccl=logs, kernel=kernel)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ PARAMETERS: Mapping[str, str] = MappingProxyType(
         "intel_iommu": "whether an Intel IOMMU is used",
         "iommu.passthrough": "whether devices' addresses are translated",
         "iommu.strict": "when translations are dropped",
-        "pci": "how bridges are set up; noacs leaves access control off",
+        "pci": "how bridges are set up; disable_acs_redir= turns redirection off",
         "pcie_acs_override": "groups are split as if access control were there",
         "pcie_aspm": "links that sleep",
         "pcie_aspm.policy": "links that sleep",

@@ -6,7 +6,7 @@ root port and, with an IOMMU, through its translation. Only root may read it: wi
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ingest.conclusions import Conclusion, Seen, listed
@@ -140,9 +140,7 @@ def conclusions(devices: Devices, file: str) -> Iterator[Conclusion]:
             f"bridges{those}: what GPUs write to each other goes up to the processor and back; "
             "that is slower, and with an IOMMU it may hang",
             seen=tuple(Seen(file, b.acs_line, _control(b)) for b in redirecting),
-            next_action="turn it off on these bridges: setpci -s ADDRESS ECAP_ACS+6.w=0000 as root "
-            "at each boot, pci=disable_acs_redir=ADDRESS;ADDRESS for the kernel, or in the "
-            "firmware; not where virtual machines get devices of their own",
+            next_action=_off([bridge.address for bridge in redirecting if bridge.address]),
             verdict=False,
         )
     elif any(device.hidden for device in (*bridges, *devices.gpus)):
@@ -156,6 +154,16 @@ def conclusions(devices: Devices, file: str) -> Iterator[Conclusion]:
             confidence="hint",
             verdict=False,
         )
+
+
+def _off(addresses: Sequence[str]) -> str:
+    """Return how redirection is turned off on these bridges, on all where none is named."""
+    named = addresses or ["ADDRESS"]
+    return (
+        f"turn it off: as root at each boot for b in {' '.join(named)}; do setpci -s $b "
+        f"ECAP_ACS+6.w=0000; done, or pci=disable_acs_redir={';'.join(named)} for the kernel, or "
+        "in the firmware; not where virtual machines get devices of their own"
+    )
 
 
 def described(devices: Devices) -> str:

@@ -49,7 +49,8 @@ _TITLE_WIDTH, _LABEL_WIDTH = 95, 30
 class Line:
     """A labelled line, and its intervals as a `band` of lower and upper ends.
 
-    A `hollow` one is dashed, with empty markers: somebody else's numbers.
+    A `hollow` one is dashed, with empty markers: nobody measured it here. `colour` is the number of
+    its colour and marker where two lines share them; then one of the two is `dotted`.
     """
 
     label: str
@@ -57,6 +58,8 @@ class Line:
     y: Sequence[float]
     band: tuple[Sequence[float], Sequence[float]] | None = None
     hollow: bool = False
+    colour: int | None = None
+    dotted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +141,8 @@ def budget(path: Path, bars: Sequence[Bar], *, title: str) -> None:
 
 
 def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
-    for at, line in enumerate(lines):
+    for number, line in enumerate(lines):
+        at = number if line.colour is None else line.colour
         colour = _COLOURS[at % len(_COLOURS)]
         axes.plot(
             line.x,
@@ -149,7 +153,7 @@ def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
             markersize=4.5,
             markerfacecolor="white" if line.hollow else colour,
             linewidth=1.4,
-            linestyle="--" if line.hollow else "-",
+            linestyle="--" if line.hollow else ":" if line.dotted else "-",
         )
         if line.band is not None:
             axes.fill_between(line.x, *line.band, color=colour, alpha=0.15, linewidth=0)

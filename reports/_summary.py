@@ -2,11 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 
-from reports import _budget, _changes, _compiled, _kernels, _not_run, _sweep, _text, _verify
+from reports import (
+    _budget,
+    _changes,
+    _combinations,
+    _compiled,
+    _kernels,
+    _not_run,
+    _sweep,
+    _text,
+    _verify,
+)
 from reports._collected import Collected
 from reports._kernels import Kernels
 from reports._markdown import bullets, code, text
 from reports._text import plural
+from verifyscope.sweep_conclusion import SweepConclusion
 
 _MOST_OF_A_KIND = 6
 _USUAL_TOKENS = 4
@@ -19,6 +30,7 @@ def summary(
     kernels: Kernels,
     curves: Mapping[str, Sequence[_verify.Curve]],
     series: Sequence[_sweep.Series],
+    sweeps: Sequence[SweepConclusion],
     passes: Sequence[_budget.Pass],
     changes: Sequence[_changes.Change],
 ) -> str:
@@ -28,7 +40,10 @@ def summary(
         *_wrong(not_run),
         *_changes.counts(changes, found)[:_MOST_OF_A_KIND],
         *_kernel_lines(found, kernels, curves=curves),
-        *_all_reduce_lines(found, series),
+        *_sweep_lines(found, sweeps),
+        *_all_reduce_lines(
+            found, [one for one in series if not _combinations.is_swept(one.first, sweeps)]
+        ),
         *_budget_lines(passes),
         *_compiled_lines(found),
     ]
@@ -96,6 +111,30 @@ def _curve_line(curves: Sequence[_verify.Curve], found: Collected) -> list[str]:
         f"{code(curve.op)}: a verify of {most} tokens takes {ratio} times as long as a step of one "
         f"with {code(curve.implementation)}{where}."
     ]
+
+
+def _sweep_lines(found: Collected, sweeps: Sequence[SweepConclusion]) -> list[str]:
+    """Return what each sweep of combinations recommends, and what it saves a pass near 4 rows."""
+    lines = []
+    for one in sweeps[:_MOST_OF_A_KIND]:
+        title = text(_combinations.name(one, found))
+        taken = [code(known.implementation) for known in one.recommended.ranges]
+        said = f"take {_text.listed(taken)}" if taken else text(one.silent_because or "")
+        nearest = min(
+            one.savings, key=lambda known: abs(known.tokens - _USUAL_TOKENS), default=None
+        )
+        if nearest is not None:
+            said += (
+                f"; all-reduces of a pass of {text(nearest.model)} with "
+                f"{plural(nearest.tokens, 'row')}: {nearest.calls:,} calls, "
+                f"**{_text.duration(nearest.now_s)}**"
+            )
+            if nearest.saved is not None:
+                saved = nearest.saved
+                low_high = _text.interval(saved.value, low_s=saved.low, high_s=saved.high)
+                said += f", of which **{low_high}** would be saved"
+        lines.append(f"{title}: {said}.")
+    return lines
 
 
 def _all_reduce_lines(found: Collected, series: Sequence[_sweep.Series]) -> list[str]:

@@ -12,18 +12,19 @@ Method = Callable[..., object]
 def method(name: str, needs: Collection[str], options: Given, body: Body) -> Method:
     """Return a method that binds its arguments to a signature and hands them to `body`.
 
-    An option "*" says that those after it are keywords alone; needs may end in "*args". Each call
-    and its keywords are kept in `calls` of the instance.
+    A "*" among options or needs says that those after it are keywords alone; needs may end in
+    "*args". Each call and its keywords are kept in `calls` of the instance.
     """
     kinds = inspect.Parameter
     parameters = [kinds("self", kinds.POSITIONAL_OR_KEYWORD)]
     rest: Any = kinds.POSITIONAL_OR_KEYWORD
     for need in needs:
         if need.startswith("*"):
-            parameters.append(kinds(need[1:], kinds.VAR_POSITIONAL))
             rest = kinds.KEYWORD_ONLY
+            if need != "*":
+                parameters.append(kinds(need[1:], kinds.VAR_POSITIONAL))
         else:
-            parameters.append(kinds(need, kinds.POSITIONAL_OR_KEYWORD))
+            parameters.append(kinds(need, rest))
     for key, value in options.items():
         if key == "*":
             rest = kinds.KEYWORD_ONLY

@@ -5,6 +5,7 @@ wheels (tests compare them where one is installed). Its paged prefill packs and 
 the kernels do, and gives what they give: LSE in base 2, an empty row at -5e4 before 0.7 and at -inf
 from then on. A wrapper's class keeps what was made in `made`, and each of those its calls and their
 keywords in `calls`. Decode, MLA, XQA and MoE are in files of their own.
+keywords in `calls`. Decode, MLA, XQA and a layer's small ops are in files of their own.
 """
 
 import itertools
@@ -17,6 +18,8 @@ import numpy as np
 import torch
 
 from tests import flashinfer_stand_in_decode as decode
+from tests import flashinfer_stand_in_experts as experts
+from tests import flashinfer_stand_in_layer as layer
 from tests import flashinfer_stand_in_mla as mla
 from tests import flashinfer_stand_in_moe as moe
 from tests.flashinfer_signatures import Body, Given, Method
@@ -137,8 +140,13 @@ def made(
         xqa=xqa,
         merge_states=_merge_states(infinity),
         chain_speculative_sampling=chain_speculative_sampling,
-        fused_moe=moe.module(version),
+        fused_moe=experts.added(moe.module(version), version, without=without),
         top_k=moe.top_k,
+        autotune=experts.autotune if version.startswith("0.6") else experts.later_autotune,
+        reorder_rows_for_gated_act_gemm=experts.reorder_rows_for_gated_act_gemm,
+        shuffle_matrix_a=experts.shuffle_matrix_a,
+        shuffle_matrix_sf_a=experts.shuffle_matrix_sf_a,
+        **layer.modules(),
     )
     return module
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from collectives._attest.logs import Logs
 from collectives._host import findings
 from collectives._host.facts import (
     HERE,
@@ -19,7 +20,6 @@ from collectives._host.facts import (
     Kernel,
     Link,
     Listed,
-    Logged,
     Pair,
     Probed,
     Rate,
@@ -70,11 +70,11 @@ def one(described: Host, name: str) -> Conclusion:
     return found
 
 
-def log(*lines: str, environment: dict[str, str] | None = None) -> Logged:
+def log(*lines: str, environment: dict[str, str] | None = None) -> Logs:
     found = read_log(enumerate(lines, 1))
     if environment is not None:
         found = attributed(found, environment)
-    return Logged(file="nccl.log", log=found)
+    return Logs(log=found, names=("nccl.log",), starts=(0,), processes=())
 
 
 def check(writer: int = 0, target: int = 1, **counts: int) -> Check:
@@ -223,10 +223,15 @@ CASES: list[tuple[str, Host, Host]] = [
     (
         "shm-because-p2p-level",
         host(3),
-        host(3, logs=(log(P + "Channel 00/1 : 0[0] -> 1[1] via P2P/direct pointer"),)),
+        host(3, nccl=log(P + "Channel 00/1 : 0[0] -> 1[1] via P2P/direct pointer")),
     ),
     ("graph-simple-order", host(gpus=ACROSS, **AMD), host(gpus=ACROSS, processor="Intel Xeon")),
     ("graph-simple-order", host(gpus=ACROSS, **AMD), host(**AMD)),
+    (
+        "graph-simple-order",  # where no node is known, the paths say it
+        host(gpus=(gpu(0, node=None), gpu(1, node=None)), **AMD),
+        host(path="NODE", gpus=(gpu(0, node=None), gpu(1, node=None)), **AMD),
+    ),
     ("graph-simple-order", host(gpus=ACROSS, **AMD), host(path="NV2", gpus=ACROSS, **AMD)),
     (
         "graph-simple-order",
@@ -235,8 +240,8 @@ CASES: list[tuple[str, Host, Host]] = [
     ),
     (
         "graph-simple-order",
-        host(logs=(log(PATTERN.format(1, 0.1, 0.1)),)),
-        host(gpus=ACROSS, **AMD, logs=(log(PATTERN.format(2, "24.0", "24.0")),)),
+        host(nccl=log(PATTERN.format(1, 0.1, 0.1))),
+        host(gpus=ACROSS, **AMD, nccl=log(PATTERN.format(2, "24.0", "24.0"))),
     ),
     (
         "config-injected-env",
@@ -245,9 +250,9 @@ CASES: list[tuple[str, Host, Host]] = [
     ),
     (
         "config-injected-env",  # NCCL says "set by environment" of what the environment lacks
-        host(logs=(log(P + "NCCL_PROTO set by environment to LL", environment={}),)),
-        host(logs=(log(P + "NCCL_PROTO set by environment to LL",
-                       environment={"NCCL_PROTO": "LL"}),)),
+        host(nccl=log(P + "NCCL_PROTO set by environment to LL", environment={})),
+        host(nccl=log(P + "NCCL_PROTO set by environment to LL",
+                      environment={"NCCL_PROTO": "LL"})),
     ),
     (
         "config-line-without-effect",
@@ -256,8 +261,8 @@ CASES: list[tuple[str, Host, Host]] = [
     ),
     (
         "plugin-injected-env",
-        host(logs=(log(P + "NET/OFI Setting NCCL_PROTO to \"simple\""),)),
-        host(logs=(log(P + "NCCL_PROTO set by environment to simple"),)),
+        host(nccl=log(P + "NET/OFI Setting NCCL_PROTO to \"simple\"")),
+        host(nccl=log(P + "NCCL_PROTO set by environment to simple")),
     ),
 ]  # fmt: skip
 
@@ -368,7 +373,7 @@ def test_only_what_was_tried_here_fails_the_command() -> None:
     ]
     engine = log(P + "x", "WARNING: lacks GPU P2P capability or P2P test failed",
                  P + "Channel 00/1 : 0[0] -> 1[1] via P2P/direct pointer")  # fmt: skip
-    saved = host(saved=("nccl.log",), logs=(engine,))
+    saved = host(saved=("nccl.log",), nccl=engine)
     found = findings.conclusions(saved)
     assert "p2p-capable-but-failed-write-verify" in [one.name for one in found]
     assert list(findings.failed(saved, found)) == []
@@ -376,6 +381,6 @@ def test_only_what_was_tried_here_fails_the_command() -> None:
 
 def test_lspcis_word_on_access_control_replaces_that_of_a_log() -> None:
     remark = log(P + "x", "ACSCtl: SrcValid+ ReqRedir+ CmpltRedir+")
-    assert names(host(logs=(remark,))).count("acs-redirect") == 1
-    both = one(host(logs=(remark,), lspci=listed(ON)), "acs-redirect")
+    assert names(host(nccl=remark)).count("acs-redirect") == 1
+    both = one(host(nccl=remark, lspci=listed(ON)), "acs-redirect")
     assert both.seen[0].file == "lspci.txt"

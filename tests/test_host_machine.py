@@ -7,9 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from collectives._host import configuration, machine, saved
+from collectives._host import configuration, findings, machine, saved, table
 from collectives._host.facts import Host
+from collectives._host.records import write_json
 from ingest import nccl_conf
 from tests.fake_nvml import H200, FakeNvml
 from tests.test_ingest_gpus import query, text, xml
@@ -46,7 +49,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
 
 
 def look(root: Path) -> Host:
-    return machine.look(root, lspci=lambda: (None, "lspci is not installed (package pciutils)"))
+    return machine.look(root, printed=lambda command: (None, f"{command[0]} is not installed"))
 
 
 GROUPS = {
@@ -91,7 +94,8 @@ def test_sys_and_proc_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert host.virtual is True
     assert host.driver == {"RegistryDwords": "ForceP2P=0x11"}
     assert host.parameters == {"amd_iommu": "on"}
-    assert host.why_no_lspci == "lspci is not installed (package pciutils)"
+    assert host.why_no_lspci == "lspci is not installed"
+    assert host.kernel is None
 
 
 def test_a_refusal_of_the_driver_is_kept_with_its_reason(
@@ -141,13 +145,28 @@ def test_an_empty_folder_of_groups_means_off(
 
 def test_without_a_driver_the_rest_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(driver=False))
-    text = bridge() + GPU.format(address="c2:00.0")
-    host = machine.look(tree(tmp_path, GROUPS), lspci=lambda: (text, None))
+    texts = {"lspci -vvv": bridge() + GPU.format(address="c2:00.0"), "dmesg": DMESG}
+    host = machine.look(
+        tree(tmp_path, GROUPS), printed=lambda command: (texts[" ".join(command)], None)
+    )
     assert host.why_no_gpu == "no NVIDIA driver: libnvidia-ml.so.1 is not found"
     assert host.gpus == ()
     assert len(host.nodes) == 3
     assert host.lspci is not None
     assert [device.address for device in host.lspci.devices.all] == ["0000:c0:01.1", "0000:c2:00.0"]
+    assert host.kernel is not None
+    assert (host.kernel.file, host.kernel.log.mode) == ("dmesg", "translated")
+
+
+def test_a_command_is_run_or_says_why_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name, script in (("lspci", "echo $1"), ("silent", ":"), ("odd", "exec nowhere")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    assert machine._printed(("lspci", "-vvv")) == ("-vvv\n", None)
+    assert machine._printed(("silent",)) == (None, "silent prints nothing")
+    assert machine._printed(("odd",)) == (None, "odd prints nothing")
+    assert machine._printed(("missing",)) == (None, "missing is not installed")
 
 
 def test_configuration_files_have_live_and_dead_lines(
@@ -261,3 +280,30 @@ def test_a_file_that_says_nothing_is_one_line(tmp_path: Path, content: str, word
         saved.read(files(tmp_path, odd=content))
     with pytest.raises(UsageError, match="no such file"):
         saved.read([tmp_path / "missing.txt"])
+
+
+WHOLE = DMESG + bridge() + GPU.format(address="c2:00.0") + MATRIX + text(query(), query(bus="C2"))
+
+
+@settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=80,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.data())
+def test_damaged_texts_are_judged_or_refused_in_a_line(tmp_path: Path, data: st.DataObject) -> None:
+    whole = WHOLE
+    for _ in range(data.draw(st.integers(0, 6))):
+        at = data.draw(st.integers(0, len(whole)))
+        odd = data.draw(st.sampled_from(["", "9" * 400, "\0", "GPU7 ", "=", ":", "\n\t\t", "-1"]))
+        whole = whole[:at] + odd + whole[at + data.draw(st.integers(0, 40)) :]
+    path = tmp_path / "odd.log"
+    path.write_text(whole)
+    try:
+        host = saved.read([path])
+    except UsageError:
+        return
+    found = findings.conclusions(host)
+    table.show(host, found)
+    write_json(tmp_path / "odd.json", host, found)

@@ -115,6 +115,7 @@ def test_a_process_that_ends_has_said_all() -> None:
     found = measured("right")
     assert found.broken is None
     assert found.why_not is None
+    assert found.visible == (0, 2)
     assert [len(part) for part in (found.links, found.copies, found.access)] == [4, 4, 2]
     assert [len(part) for part in (found.checks, found.rates)] == [4, 3]
     assert {check.writer for check in found.checks} == {0, 2}

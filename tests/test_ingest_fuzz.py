@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from ingest import opening, reading
 from tests import serving_lines as lines
+from tests.test_ingest_host import DMESG, GPU, bridge
 from verifyscope.errors import Failure, UsageError
 from verifyscope.records import Finding, Measurement, Reader
 
@@ -79,6 +80,12 @@ TEXTS = (
     "        GPU : 100 %\n    Power Readings\n        Power Draw : 90.00 W\n",
     "<nvidia_smi_log><gpu><product_name>X</product_name></gpu></nvidia_smi_log>\n",
     "\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1\tPIX\t X \n",
+    bridge() + GPU.format(address="c2:00.0"),
+    DMESG,
+    "system,fw,ver,kernel_source,moe_dtype,num_experts,distribution,num_tokens,latency_us\n"
+    + "h200_sxm,vllm,0.19.0,marlin,int4_wo,384,balanced,4,60.0\n" * 3,
+    "op_name,nccl_dtype,num_gpus,message_size,latency_us\n"
+    "all_reduce,half,8,256,10.0\nall_reduce,half,8,512,10.0\n",
 )
 ODD = (
     "NaN",

@@ -84,6 +84,9 @@ def test_a_redirect_above_a_gpu_is_found_with_its_bridge() -> None:
     assert "redirects on 1 of 1 bridges above 1 of 2 GPUs" in found.sentence
     assert [(e.at, e.value) for e in found.evidence] == [(11, "0000:c0:01.1 ReqRedir+ CmpltRedir+")]
     assert found.confidence == "sure"
+    action = found.next_action or ""
+    assert "for b in 0000:c0:01.1; do setpci -s $b ECAP_ACS+6.w=0000; done" in action
+    assert "pci=disable_acs_redir=0000:c0:01.1 for" in action
 
 
 @pytest.mark.parametrize(

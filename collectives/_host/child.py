@@ -17,13 +17,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from verifyscope.privacy import redacted_words
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 # Loading torch takes seconds, on a busy disk a minute; what comes after it has the time-out.
 START_S = 300.0
+NO_TORCH = (
+    "torch is not installed here; `make setup` installs it, or use the environment that has it"
+)
 _LONGEST_SAID = 300
 
 
@@ -66,17 +69,8 @@ def messages(
     """
     ours, theirs = socket.socketpair()
     with tempfile.TemporaryFile() as said, contextlib.ExitStack() as stack:
-        with theirs:
-            process = subprocess.Popen(
-                [*command, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                env=_environment(environment or {}),
-            )
-            stack.callback(_end, process)
+        process = _started(command, theirs, said, environment or {})
+        stack.callback(_end, process)
         connection = stack.enter_context(contextlib.closing(Connection(ours.detach())))
         allowed_s = start_s
         while True:
@@ -95,6 +89,22 @@ def messages(
             if isinstance(message, (WhyNot, Lost)):
                 return
             allowed_s = timeout_s
+
+
+def _started(
+    command: Sequence[str], theirs: socket.socket, said: IO[bytes], environment: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
+    """Start a child that speaks over `theirs`, which is closed on this side."""
+    with theirs:
+        return subprocess.Popen(
+            [*command, str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            env=_environment(environment),
+        )
 
 
 def end_with(upstream: Connection) -> None:

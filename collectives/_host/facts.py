@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from collectives._attest.logs import Logs
 from ingest import gpu_findings
 from ingest.conclusions import Seen
 from ingest.kernel_log import KernelLog
 from ingest.lspci import Devices
 from ingest.nccl_conf import Configured
-from ingest.nccl_facts import NcclLog
 from ingest.topology import kind
 
 HERE = "this machine"
@@ -137,6 +137,13 @@ class Link:
     width: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """The GPUs that CUDA sees, in its order."""
+
+    gpus: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """Whether CUDA says that one GPU reaches the memory of another: a capability, no proof."""
@@ -161,9 +168,13 @@ class Broken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What was tried on the GPUs themselves; `why_not` says why nothing was."""
+    """What was tried on the GPUs themselves; `why_not` says why nothing was.
+
+    visible: the GPUs that CUDA sees, which CUDA_VISIBLE_DEVICES may make fewer.
+    """
 
     why_not: str | None = None
+    visible: tuple[int, ...] = ()
     links: tuple[Link, ...] = ()
     copies: tuple[HostCopy, ...] = ()
     access: tuple[Access, ...] = ()
@@ -188,14 +199,6 @@ class Probed:
     ranks: int = 0
     wrong: int = 0
     broken: Broken | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logged:
-    """An NCCL log and the name of its file."""
-
-    file: str
-    log: NcclLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +230,7 @@ class Host:
     """One machine, at hand or saved in texts.
 
     saved: the names of the texts; empty for the machine at hand. virtual: it is a virtual machine.
+    nccl: what its logs say, all together.
     parameters: those of the kernel that count (`ingest.kernel_log.PARAMETERS`).
     environment: the listed settings that are in force here. driver: settings of NVIDIA's driver.
     """
@@ -243,7 +247,7 @@ class Host:
     parameters: Mapping[str, str] = field(default_factory=dict)
     kernel: Kernel | None = None
     lspci: Listed | None = None
-    logs: tuple[Logged, ...] = ()
+    nccl: Logs | None = None
     configuration: Configuration = Configuration()
     environment: Mapping[str, str] = field(default_factory=dict)
     driver: Mapping[str, str] = field(default_factory=dict)

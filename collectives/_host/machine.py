@@ -1,4 +1,4 @@
-"""What this machine says of itself: NVML, /sys, /proc, lspci, NCCL's configuration files.
+"""What this machine says of itself: NVML, /sys, /proc, lspci, dmesg, NCCL's configuration files.
 
 Nothing is changed and no GPU is touched. `root` is the root of /sys and /proc, for tests.
 """
@@ -12,35 +12,36 @@ from itertools import combinations
 from pathlib import Path
 
 from collectives._host import configuration
-from collectives._host.facts import HERE, Gpu, Host, Iommu, Listed, Node, Pair
+from collectives._host.facts import HERE, Gpu, Host, Iommu, Kernel, Listed, Node, Pair
 from ingest import gpu_findings
 from ingest.conclusions import Seen
-from ingest.kernel_log import mode_of, parameters
+from ingest.kernel_log import mode_of, parameters, read_kernel_log
 from ingest.lspci import read_devices
 from ingest.pci_address import normal
 from verifyscope import environment, nvml, settings
 from verifyscope.privacy import redacted
 
-_LSPCI_S = 30.0
+Printed = Callable[[Sequence[str]], tuple[str | None, str | None]]
+_ANSWER_S = 30.0
+_PACKAGES = {"lspci": " (package pciutils)"}
 _TRANSLATED, _IDENTITY = ("DMA", "DMA-FQ", "DMA-SQ"), "identity"
 # Settings of the driver that force peer access where it is not offered.
 _DRIVER_SETTINGS = ("RegistryDwords", "GrdmaPciTopoCheckOverride", "DmaRemapPeerMmio")
 _NAME = re.compile(r"node(\d{1,5})")
 
 
-def look(
-    root: Path = Path("/"), *, lspci: Callable[[], tuple[str | None, str | None]] | None = None
-) -> Host:
+def look(root: Path = Path("/"), *, printed: Printed | None = None) -> Host:
     """Return what is known of this machine.
 
-    lspci: returns the text of lspci -vvv, or why there is none; the program where not given.
+    printed: returns what a command prints, or why it prints nothing; runs it where not given.
     """
+    ask = printed or _printed
     with nvml.session() as driver:
         found = driver.gpus()
         gpus = tuple(_gpu(gpu, root) for gpu in found)
         pairs = tuple(_pair(one, other) for one, other in combinations(found, 2))
         why_no_gpu = driver.why_not or (None if gpus else "the driver lists no GPU")
-    text, why_no_lspci = (lspci or _lspci)()
+    text, why_no_lspci = ask(("lspci", "-vvv"))
     devices = None
     if text is not None:
         devices = Listed(file="lspci -vvv", devices=read_devices(enumerate(text.splitlines(), 1)))
@@ -55,6 +56,7 @@ def look(
         nodes=tuple(_nodes(root)),
         iommu=_iommu(root, gpus, given),
         parameters=given,
+        kernel=kernel_log(ask),
         lspci=devices,
         configuration=configuration.look(os.environ),
         environment=settings.in_force(),
@@ -171,18 +173,32 @@ def _driver(root: Path) -> Iterator[tuple[str, str]]:
             yield name, redacted(shown)
 
 
-def _lspci() -> tuple[str | None, str | None]:
-    """Return what lspci -vvv prints, or why it prints nothing."""
-    program = shutil.which("lspci", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+def kernel_log(printed: Printed | None = None) -> Kernel | None:
+    """Return what the kernel's log says by now; None where it is not readable, or says nothing."""
+    text, _ = (printed or _printed)(("dmesg",))
+    if text is None:
+        return None
+    log = read_kernel_log(enumerate(text.splitlines(), 1))
+    return None if log.empty else Kernel(file="dmesg", log=log)
+
+
+def _printed(command: Sequence[str]) -> tuple[str | None, str | None]:
+    """Return what a command prints, or why it prints nothing."""
+    name = command[0]
+    program = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if program is None:
-        return None, "lspci is not installed (package pciutils)"
+        return None, f"{name} is not installed{_PACKAGES.get(name, '')}"
     try:
         done = subprocess.run(
-            [program, "-vvv"], capture_output=True, text=True, errors="replace", timeout=_LSPCI_S
+            [program, *command[1:]],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return None, f"lspci does not answer: {type(error).__name__}"
-    return (done.stdout, None) if done.stdout else (None, "lspci prints nothing")
+        return None, f"{name} does not answer: {type(error).__name__}"
+    return (done.stdout, None) if done.stdout else (None, f"{name} prints nothing")
 
 
 def _text(path: Path) -> str | None:

@@ -5,9 +5,9 @@ A log is evidence; where none tells it, the paths give an expectation, and it sa
 
 from collections.abc import Iterator
 
-from collectives._host.facts import NEAR_PATHS, Host, Logged
+from collectives._attest.logs import Logs
+from collectives._host.facts import HERE, NEAR_PATHS, Host
 from ingest.conclusions import Conclusion, Seen, listed
-from ingest.nccl_findings import Suspicion
 from ingest.nccl_log_findings import suspicions
 from verifyscope import hardware
 
@@ -20,49 +20,46 @@ _AMD_GB_S, _SLOWEST_SEARCHED_GB_S = 16, 18
 
 def conclusions(host: Host) -> Iterator[Conclusion]:
     """Yield what logs show, what files set, and what is to be expected."""
-    for logged in host.logs:
-        yield from _of_log(host, logged)
+    if host.nccl is not None:
+        yield from _of_log(host, host.nccl)
     yield from _configuration(host)
     yield from _expected_transport(host)
     yield from _expected_graph(host)
 
 
-def _of_log(host: Host, logged: Logged) -> Iterator[Conclusion]:
-    for found in suspicions(logged.log):
+def _of_log(host: Host, logs: Logs) -> Iterator[Conclusion]:
+    for found in suspicions(logs.log):
         by_lspci = found.name == "acs-redirect" and host.lspci is not None
-        if found.name not in _NOT_OF_THE_HOST and not by_lspci:
-            yield _concluded(found, logged.file)
-
-
-def _concluded(found: Suspicion, file: str) -> Conclusion:
-    return Conclusion(
-        name=found.name,
-        sentence=found.sentence,
-        seen=tuple(Seen(file, line, value) for line, value in found.evidence),
-        next_action=found.next_action,
-        confidence=found.confidence,
-    )
+        if found.name in _NOT_OF_THE_HOST or by_lspci:
+            continue
+        yield Conclusion(
+            name=found.name,
+            sentence=found.sentence,
+            seen=tuple(Seen(*logs.place(line), value) for line, value in found.evidence),
+            next_action=found.next_action,
+            confidence=found.confidence,
+        )
 
 
 def _configuration(host: Host) -> Iterator[Conclusion]:
     """Say what files set without anybody's asking, and which of their lines do nothing."""
     files, dead = host.configuration.settings, host.configuration.dead
     injected = {known.name for known in files}
+    settings = () if host.nccl is None else host.nccl.log.settings
     from_log = [
-        (logged.file, known)
-        for logged in host.logs
-        for known in logged.log.settings
+        known
+        for known in settings
         if known.origin == "configuration file" and known.name not in injected
     ]
     if files or from_log:
         named = [f"{known.name}={known.value}" for known in files]
-        named += [f"{known.name}={known.value}" for _, known in from_log]
+        named += [f"{known.name}={known.value}" for known in from_log]
         yield Conclusion(
             name="config-injected-env",
             sentence=f"a configuration file, not the environment, sets {', '.join(named)}",
             seen=(
                 *(Seen(k.file, k.line, f"{k.name}={k.value}") for k in files),
-                *(Seen(file, k.line, f"{k.name}={k.value}") for file, k in from_log),
+                *(Seen(*_place(host, k.line), f"{k.name}={k.value}") for k in from_log),
             ),
             next_action="the environment wins over such a file: set it there, or take the line out",
         )
@@ -81,7 +78,7 @@ def _expected_transport(host: Host) -> Iterator[Conclusion]:
     """Say which pairs NCCL sends through the host's memory by default, where no log shows it."""
     level = host.environment.get("NCCL_P2P_LEVEL", "").upper()
     told = level or host.environment.get("NCCL_P2P_DISABLE", "0") != "0"
-    shown = any(logged.log.transports for logged in host.logs)
+    shown = host.nccl is not None and bool(host.nccl.log.transports)
     far = [pair for pair in host.pairs if pair.kind not in (None, *NEAR_PATHS)]
     # A pair that has no access at all is another finding's.
     far = [pair for pair in far if not pair.refused]
@@ -105,11 +102,11 @@ def _expected_graph(host: Host) -> Iterator[Conclusion]:
     Up to 2.30 a way between NUMA nodes of AMD counts 16 GB/s, and the slowest ring that is searched
     for from capability 10.0 on has 18.
     """
-    if any(logged.log.searches or logged.log.entries for logged in host.logs):
+    if host.nccl is not None and (host.nccl.log.searches or host.nccl.log.entries):
         return
     nodes = {gpu.node for gpu in host.gpus if gpu.node is not None}
     across = [pair for pair in host.pairs if pair.kind == "SYS"]
-    if len(nodes) < 2 or not across or not _is_amd(host) or "NCCL_GRAPH_FILE" in host.environment:
+    if len(nodes) == 1 or not across or not _is_amd(host) or "NCCL_GRAPH_FILE" in host.environment:
         return
     known = [hardware.match(gpu.idle.name or "") for gpu in host.gpus]
     capable = [gpu for gpu in known if gpu is not None and gpu.capability is not None]
@@ -125,6 +122,10 @@ def _expected_graph(host: Host) -> Iterator[Conclusion]:
         "`Pattern 4 ... bw 0.1`; then give NCCL a graph (NCCL_GRAPH_FILE), or NCCL_PROTO=LL",
         confidence="hint",
     )
+
+
+def _place(host: Host, line: int) -> tuple[str, int | None]:
+    return (HERE, None) if host.nccl is None else host.nccl.place(line)
 
 
 def _is_amd(host: Host) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Protocol
 
-from collectives._host.facts import Access, Check, HostCopy, Link, Rate, Together, Way
+from collectives._host.facts import Access, Check, HostCopy, Link, Rate, Together, Visible, Way
 
 # One row of Kimi-K2.5, four of them, what is far below and far above them: 8 x words.
 SIZES_BYTES = (4096, 14_336, 57_344, 2**20, 2**26)
@@ -43,7 +43,7 @@ class Differed:
     wrong: int
 
 
-Message = Step | Link | HostCopy | Access | Check | Rate
+Message = Step | Visible | Link | HostCopy | Access | Check | Rate
 Say = Callable[[Message], None]
 
 
@@ -79,6 +79,7 @@ class Gpus(Protocol):
 
 def run(gpus: Gpus, say: Say) -> None:
     """Try all of it, and say what came of each step."""
+    say(Visible(gpus.numbers))
     places = range(len(gpus.numbers))
     for place in places:
         _links(gpus, place, say)

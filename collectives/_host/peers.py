@@ -1,11 +1,12 @@
 """What `peer_tests` tries, from outside: what the process said, and where it hung or fell."""
 
+import importlib.util
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from collectives._host import child
-from collectives._host.facts import Access, Broken, Check, HostCopy, Link, Rate, Tried
+from collectives._host.facts import Access, Broken, Check, HostCopy, Link, Rate, Tried, Visible
 from collectives._host.peer_tests import Step
 
 COMMAND = (sys.executable, "-m", "collectives._host.peer_process")
@@ -16,6 +17,8 @@ def measure(*, timeout_s: float, command: Sequence[str] = COMMAND) -> Tried:
 
     timeout_s: after how many silent seconds a step counts as hung.
     """
+    if importlib.util.find_spec("torch") is None:
+        return Tried(why_not=child.NO_TORCH)
     found = _Heard()
     for message in child.messages(command, timeout_s=timeout_s):
         if isinstance(message, Step):
@@ -39,6 +42,7 @@ class _Heard:
     """What was said up to here."""
 
     step: Step = field(default_factory=lambda: Step(name="the start of CUDA"))
+    visible: tuple[int, ...] = ()
     links: list[Link] = field(default_factory=list)
     copies: list[HostCopy] = field(default_factory=list)
     access: list[Access] = field(default_factory=list)
@@ -48,7 +52,9 @@ class _Heard:
 
     def take(self, message: object) -> None:
         """Keep a result."""
-        if isinstance(message, Link):
+        if isinstance(message, Visible):
+            self.visible = message.gpus
+        elif isinstance(message, Link):
             self.links.append(message)
         elif isinstance(message, HostCopy):
             self.copies.append(message)
@@ -62,6 +68,7 @@ class _Heard:
     def tried(self) -> Tried:
         """Return it as it is kept."""
         return Tried(
+            visible=self.visible,
             links=tuple(self.links),
             copies=tuple(self.copies),
             access=tuple(self.access),

@@ -4,22 +4,24 @@ Every process writes a log of its own into a folder that is gone afterwards, bec
 and addresses. Settings that the environment of the start lacks came from a configuration file.
 """
 
+import importlib.util
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from collectives._attest import logs
+from collectives._attest.logs import Logs
+from collectives._attest.requested import PATTERN
 from collectives._host import child
-from collectives._host.facts import Broken, Logged, Probed, Summed
+from collectives._host.facts import Broken, Probed, Summed
 from collectives._host.peer_tests import Step
-from ingest.log import numbered_lines
-from ingest.nccl_facts import NcclLog
-from ingest.nccl_log import Reader, attributed
+from ingest.nccl_log import attributed
 
 FILE = "nccl probe"
 SUBSYSTEMS = "INIT,ENV,GRAPH,TUNING,P2P,SHM,NET"
-_PATTERN = "nccl.%h.%p.log"
 _Command = Callable[[Path], Sequence[str]]
 
 
@@ -28,11 +30,13 @@ def probe(
     *,
     timeout_s: float,
     command: _Command | None = None,
-) -> tuple[Probed, Logged | None]:
+) -> tuple[Probed, Logs | None]:
     """Return what became of it, and NCCL's log of all ranks as one.
 
     command: how to start it for a folder; the real thing where not given.
     """
+    if importlib.util.find_spec("torch") is None:
+        return Probed(why_not=child.NO_TORCH), None
     broken: Broken | None = None
     wrong, step = 0, "the start of the ranks"
     with tempfile.TemporaryDirectory(prefix="verifyscope-", ignore_cleanup_errors=True) as name:
@@ -47,9 +51,10 @@ def probe(
                 broken = Broken(kind=message.kind, step=step, reason=message.reason)
             elif isinstance(message, Summed):
                 wrong += message.wrong
-        log = _read(folder)
-    logged = Logged(file=FILE, log=attributed(log, os.environ)) if log.lines else None
-    return Probed(ranks=ranks, wrong=wrong, broken=broken), logged
+        found = logs.read(logs.made_in(folder))
+    # Their own names would be those of files that are gone.
+    named = replace(found, log=attributed(found.log, os.environ), names=(FILE,) * len(found.names))
+    return Probed(ranks=ranks, wrong=wrong, broken=broken), named if found.log.lines else None
 
 
 def _command(ranks: int, folder: Path) -> Sequence[str]:
@@ -61,17 +66,5 @@ def _logging(folder: Path) -> dict[str, str]:
     return {
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": SUBSYSTEMS,
-        "NCCL_DEBUG_FILE": str(folder).replace("%", "%%") + f"/{_PATTERN}",
+        "NCCL_DEBUG_FILE": str(folder).replace("%", "%%") + f"/{PATTERN}",
     }
-
-
-def _read(folder: Path) -> NcclLog:
-    """Read the logs of all processes one after the other, lines counted through."""
-    reader, end = Reader(), 0
-    for path in sorted(folder.glob("nccl.*.log")):
-        begin = end
-        with path.open("rb") as file:
-            for number, line in numbered_lines(file):
-                end = begin + number
-                reader.take(end, line)
-    return reader.log()

@@ -45,7 +45,7 @@ def write_json(path: Path, host: Host, found: Sequence[Conclusion]) -> None:
         "driver": host.driver,
         "environment": host.environment,
         "configuration": host.configuration,
-        "nccl": host.logs,
+        "nccl": None if host.nccl is None else host.nccl.log,
         "tried": host.tried,
         "probed": host.probed,
         "findings": found,

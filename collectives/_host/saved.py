@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from collectives._host.facts import Gpu, Host, Iommu, Kernel, Listed, Logged, Pair
+from collectives._attest.logs import Logs
+from collectives._host.facts import Gpu, Host, Iommu, Kernel, Listed, Pair
 from ingest import gpu_findings, kernel_log, lspci, nccl_log_records, nvidia_smi, topology
 from ingest.conclusions import Seen
 from ingest.kernel_log import mode_of
 from ingest.log import Log, as_utf_8, numbered_lines
 from ingest.lspci import Device
-from ingest.nccl_log import read_log
+from ingest.nccl_log import Reader
 from ingest.opening import Unreadable, opened
 from ingest.topology import Matrix
 from verifyscope import cli
@@ -57,7 +58,10 @@ class _Found:
     listed: Listed | None = None
     command: tuple[Mapping[str, str], Seen] | None = None
     kernel: Kernel | None = None
-    logs: list[Logged] = field(default_factory=list)
+    nccl: Reader = field(default_factory=Reader)
+    nccl_names: list[str] = field(default_factory=list)
+    nccl_starts: list[int] = field(default_factory=list)
+    nccl_lines: int = 0
     doubled: list[str] = field(default_factory=list)
 
     def take(self, stream: BinaryIO, name: str) -> bool:
@@ -118,11 +122,14 @@ class _Found:
         return not known.empty or known.parameters_line is not None
 
     def _nccl(self, stream: BinaryIO, name: str) -> bool:
-        log = read_log(numbered_lines(stream))
-        said = bool(log.lines or log.choices or log.entries or log.searches)
-        if said:
-            self.logs.append(Logged(file=name, log=log))
-        return said
+        """Read a log on from where the one before it ended: each rank may have a file."""
+        start = self.nccl_lines
+        for number, text in numbered_lines(stream):
+            self.nccl_lines = start + number
+            self.nccl.take(self.nccl_lines, text)
+        self.nccl_names.append(name)
+        self.nccl_starts.append(start)
+        return True
 
     def _second(self, name: str, what: str, first: str) -> None:
         self.doubled.append(f"{name}: its {what} is not used, that of {first} is")
@@ -138,7 +145,17 @@ class _Found:
             parameters={} if self.command is None else self.command[0],
             kernel=self.kernel,
             lspci=self.listed,
-            logs=tuple(self.logs),
+            nccl=self._logs(),
+        )
+
+    def _logs(self) -> Logs | None:
+        if not self.nccl_names:
+            return None
+        return Logs(
+            log=self.nccl.log(),
+            names=tuple(self.nccl_names),
+            starts=tuple(self.nccl_starts),
+            processes=(),
         )
 
     def _gpus(self) -> list[Gpu]:

@@ -3,6 +3,9 @@
 A dash is what no text says and nobody tried.
 """
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from statistics import median
@@ -21,6 +24,7 @@ _GPU_HEADER = (
     *("link now", "under load", "at most", "from host", "to host"),
 )
 _Row = tuple[str, ...]
+_FOUND_HEADER = ("", "finding", "sure?", "where", "what it says", "what to do")
 
 
 def show(host: Host, found: Sequence[Conclusion]) -> None:
@@ -36,7 +40,6 @@ def show(host: Host, found: Sequence[Conclusion]) -> None:
             [_pair(host, pair) for pair in _pairs(host)],
         ),
         (("", "GPUs", "writes", "each", "all", "values"), list(_together(host))),
-        (("", "finding", "sure?", "where", "what it says", "what to do"), list(_found(found))),
     )
     first = True
     for header, rows in sections:
@@ -45,6 +48,22 @@ def show(host: Host, found: Sequence[Conclusion]) -> None:
                 print()
             cli.print_rows(rows, header)
             first = False
+    if found:
+        print()
+        if cli.is_terminal(sys.stdout):
+            _tell(found)
+        else:
+            cli.print_rows(list(_found(found)), _FOUND_HEADER)
+
+
+def _tell(found: Sequence[Conclusion]) -> None:
+    """Print findings for a person: no table holds two sentences a row."""
+    width = max(40, min(100, shutil.get_terminal_size().columns))
+    for one in found:
+        print(f"found {one.name} ({one.confidence}), {_where(one)}")
+        for words in (one.sentence, f"next: {one.next_action}" if one.next_action else ""):
+            for line in textwrap.wrap(words, width - 2, break_on_hyphens=False):
+                print(f"  {line}")
 
 
 def _machine(host: Host) -> Iterator[_Row]:
@@ -70,6 +89,10 @@ def _machine(host: Host) -> Iterator[_Row]:
         yield "host", f"driver {name}", value
     if host.tried is not None and host.tried.why_not:
         yield "host", "links, writes", f"not tried: {host.tried.why_not}"
+    visible = () if host.tried is None else host.tried.visible
+    if visible and len(visible) < len(host.gpus):
+        few = listed([str(gpu) for gpu in visible])
+        yield "host", "seen by CUDA", f"GPU {few} of {len(host.gpus)}: nothing else was tried"
     if host.probed is not None:
         yield "host", "first all-reduce", _probed(host)
 
@@ -98,30 +121,31 @@ def _settings(host: Host) -> Iterator[_Row]:
             yield "setting", name, f"{value} (environment)"
     for known in host.configuration.settings:
         yield "setting", known.name, f"{known.value} ({known.file}:{known.line})"
-    for logged in host.logs:
-        for name, setting in logged.log.effective().items():
-            yield "setting", name, f"{setting.value} ({setting.origin}, by {logged.file})"
+    for name, setting in host.nccl.log.effective().items() if host.nccl else ():
+        told = host.nccl.place(setting.line)[0] if host.nccl else ""
+        yield "setting", name, f"{setting.value} ({setting.origin}, by {told})"
 
 
 def _nccl(host: Host) -> Iterator[_Row]:
-    for logged in host.logs:
-        log = logged.log
-        yield "nccl", logged.file, verdict(log, ()).sentence
-        for known in dict.fromkeys(log.searches):
-            failed = ", simple order: the search failed" if known.simple_order else ""
-            yield (
-                "nccl",
-                f"pattern {known.pattern}",
-                f"{known.channels} x {known.intra_gb_s:g} GB/s over {known.intra_path}{failed}",
-            )
-        ways: dict[str, list[str]] = {}
-        for transport in log.transports:
-            ways.setdefault(transport.way, []).append(f"{transport.source}-{transport.target}")
-        for way, ends in ways.items():
-            few = f"{', '.join(ends[:8])}{', ...' if len(ends) > 8 else ''}"
-            yield "nccl", f"via {way}", f"{len(ends)} ways: {few}"
-        for plugin in log.plugins:
-            yield "nccl", f"{plugin.kind} plugin", plugin.name
+    if host.nccl is None:
+        return
+    log, names = host.nccl.log, dict.fromkeys(host.nccl.names)
+    yield "nccl", ", ".join(names), verdict(log, ()).sentence
+    for known in dict.fromkeys(log.searches):
+        failed = ", simple order: the search failed" if known.simple_order else ""
+        yield (
+            "nccl",
+            f"pattern {known.pattern}",
+            f"{known.channels} x {known.intra_gb_s:g} GB/s over {known.intra_path}{failed}",
+        )
+    ways: dict[str, list[str]] = {}
+    for transport in log.transports:
+        ways.setdefault(transport.way, []).append(f"{transport.source}-{transport.target}")
+    for way, ends in ways.items():
+        few = f"{', '.join(ends[:8])}{', ...' if len(ends) > 8 else ''}"
+        yield "nccl", f"via {way}", f"{len(ends)} ways: {few}"
+    for plugin in log.plugins:
+        yield "nccl", f"{plugin.kind} plugin", plugin.name
 
 
 def _gpu(host: Host, gpu: Gpu) -> _Row:

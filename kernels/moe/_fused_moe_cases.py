@@ -87,7 +87,7 @@ def measured_cases() -> tuple[Case, ...]:
     return (
         *(of_model(t) for t in (*_VERIFY, 32, 64, 128, MOST_TOKENS)),
         # How much the experts of a tree overlap.
-        *(of_model(t, routing=r) for r in ("zipf", "tree50", "tree80") for t in (4, 8, 16)),
+        *(of_model(t, routing=r) for r in ("zipf", "tree50", "tree80") for t in (1, 4, 8, 16)),
         *(of_model(t, shared=True) for t in (1, 4, 8, 16)),
         *(of_model(t, tp=tp) for tp in (4, 2, 1) for t in _FEW),
         # The formats; bf16 is what a baseline may be compared with.

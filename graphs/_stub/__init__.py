@@ -1,0 +1,1 @@
+"""How a stub is asked for, built from kernels, run by ranks, taken apart and recorded."""

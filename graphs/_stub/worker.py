@@ -1,0 +1,95 @@
+"""One rank: join the others, build the stub, time its passes, take it apart; say what came of it.
+
+`beats[rank]` goes up with each piece of work, so that one who watches can tell who lags.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from graphs._stub import host_measuring
+from graphs._stub.asked import Job
+from graphs._stub.messages import Broke, Done, OutOfMemory, Raised, Refused
+from graphs._stub.ranks import Alone, Ranks, join
+from graphs._stub.timing import RankLost
+from verifyscope.errors import UsageError, reason_of
+
+_LONGEST_TEXT = 300
+
+
+class Beats(Protocol):
+    """Numbers shared with the process that watches, one a rank."""
+
+    def __setitem__(self, rank: int, value: int) -> None: ...
+
+    def __getitem__(self, rank: int) -> int: ...
+
+
+class CaptureBroke(Exception):
+    """A capture failed: what broke it. These processes are over."""
+
+    def __init__(self, broke: Broke) -> None:
+        super().__init__(broke.reason)
+        self.broke = broke
+
+
+def main(job: Job, rank: int, *, folder: Path, pipe: Connection, beats: Beats) -> None:
+    """Run rank `rank` of `job` and say over `pipe` what came of it; ends the process."""
+    _redirect(folder / f"rank-{rank}.log")
+    try:
+        _measure(job, rank, folder / "store", _sender(pipe, rank), lambda: _beat(beats, rank))
+        pipe.send(Done(rank))
+    except BaseException as error:
+        pipe.send(_ending(error, rank))
+        # A group that lost a member may wait for it for ever when it is taken down.
+        os._exit(1)
+    os._exit(0)
+
+
+def _measure(
+    job: Job, rank: int, store: Path, send: Callable[[object], None], beat: Callable[[], None]
+) -> None:
+    torch.set_num_threads(1)
+    ranks: Ranks = Alone()
+    device = torch.device(job.device)
+    if job.joined:
+        ranks, device = join(
+            rank, job.ranks, device=job.device, store=store, timeout_s=job.timeout_s
+        )
+    beat()
+    with torch.inference_mode():
+        host_measuring.measure(job, ranks, device=device, send=send, beat=beat)
+
+
+def _sender(pipe: Connection, rank: int) -> Callable[[object], None]:
+    """Return what sends results; rank 0 speaks for all."""
+    return pipe.send if rank == 0 else lambda message: None
+
+
+def _beat(beats: Beats, rank: int) -> None:
+    beats[rank] = beats[rank] + 1
+
+
+def _ending(error: BaseException, rank: int) -> object:
+    if isinstance(error, RankLost) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, CaptureBroke):
+        return error.broke
+    if isinstance(error, UsageError):
+        return Refused(reason=str(error))
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return OutOfMemory(rank=rank, reason=reason_of(error))
+    text = " ".join(reason_of(error).split())[:_LONGEST_TEXT]
+    return Raised(rank=rank, at_s=time.monotonic(), text=text)
+
+
+def _redirect(log: Path) -> None:
+    """Keep what libraries print out of the tables."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(file, 1)
+    os.dup2(file, 2)

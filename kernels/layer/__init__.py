@@ -1,0 +1,1 @@
+"""The small ops that a layer needs beside attention and routed experts."""

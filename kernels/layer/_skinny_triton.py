@@ -53,6 +53,22 @@ def sums_of(
 
 
 @triton.jit
+def _added_up(
+    part_ptrs, there, size, parts,
+    SETS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Return the sums of all parts, in their order; past the L1, which may not know of them."""
+    sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    others = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for n in range(parts):
+        at = part_ptrs + n * SETS * size
+        sums += tl.load(at, mask=there, other=0.0, cache_modifier=".cg")
+        if SETS == 2:
+            others += tl.load(at + size, mask=there, other=0.0, cache_modifier=".cg")
+    return sums, others
+
+
+@triton.jit
 def _skinny(
     x_ptr, weight_ptr, y_ptr, parts_ptr, arrivals_ptr, rows, inputs, outputs, part_inputs,
     GATED: tl.constexpr, ONCE: tl.constexpr,
@@ -89,13 +105,7 @@ def _skinny(
         arrived_ptr = arrivals_ptr + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
         if tl.atomic_add(arrived_ptr, 1) == parts - 1:
             tl.store(arrived_ptr, 0)
-            sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-            others = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-            for n in range(parts):
-                part_ptrs = parts_ptr + n * SETS * size + at
-                sums += tl.load(part_ptrs, mask=there, other=0.0, cache_modifier=".cg")
-                if GATED:
-                    others += tl.load(part_ptrs + size, mask=there, other=0.0, cache_modifier=".cg")
+            sums, others = _added_up(parts_ptr + at, there, size, parts, SETS, BLOCK_M, BLOCK_N)
             y = joined(sums, others) if GATED else sums
             tl.store(y_ptr + at, narrow(y, dtype), mask=there)
 

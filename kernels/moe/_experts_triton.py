@@ -54,12 +54,6 @@ def unit_of(
 
 
 @triton.jit
-def are_few(slot):
-    """Say whether so few of the slots are some that the smaller tile holds them."""
-    return tl.sum((slot >= 0).to(tl.int32), 0) <= _FEW
-
-
-@triton.jit
 def squeezed(slot):
     """Return the slots that are some, of 16 at most 8, in their order; -1 behind them."""
     some = slot >= 0
@@ -69,30 +63,21 @@ def squeezed(slot):
 
 
 @triton.jit
-def stride(columns, steps, STEP: tl.constexpr, EACH: tl.constexpr, WHOLE: tl.constexpr):
-    """Return the elements of a row of `columns`, EACH columns an element.
-
-    Of whole steps it is a multiple of a step's, which tells the compiler that rows begin where 16
-    bytes can be loaded at once.
-    """
-    if WHOLE:
-        return steps * (STEP // EACH)
-    return columns // EACH
-
-
-@triton.jit
 def to_expert(
     w_ptr, scales_ptr, expert, rows, columns, steps,
     STEP: tl.constexpr, FORM: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Return where the weights of an expert begin, and its scales: [rows, columns] each."""
+    """Return where the weights of an expert begin, and its scales: [rows, columns] each.
+
+    A row of whole steps is a multiple of a step's elements: it tells the compiler, here and in the
+    kernels, that rows begin where 16 bytes can be loaded at once.
+    """
+    EACH: tl.constexpr = 2 if FORM == "int4" else 1  # columns of an element
     row = expert.to(tl.int64) * rows
+    w_ptr += row * (steps * (STEP // EACH) if WHOLE else columns // EACH)
     if FORM == "int4":
-        w_ptr += row * stride(columns, steps, STEP, 2, WHOLE)
-        scales_ptr += row * stride(columns, steps, STEP, GROUP, WHOLE)
-    else:
-        w_ptr += row * stride(columns, steps, STEP, 1, WHOLE)
-    if FORM == "fp8":
+        scales_ptr += row * (steps * (STEP // GROUP) if WHOLE else columns // GROUP)
+    elif FORM == "fp8":
         scales_ptr += row // FP8_BLOCK * (columns // FP8_BLOCK)
     return w_ptr, scales_ptr
 

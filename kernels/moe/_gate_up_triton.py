@@ -16,8 +16,15 @@ import triton.language as tl
 
 from kernels._bfloat16 import narrow
 from kernels.moe._experts_triton import (
-    FEW, FP8_BLOCK, GROUP, ROWS, are_few, squeezed, stride, to_expert, unit_of, with_product,
-)  # fmt: skip
+    FEW,
+    FP8_BLOCK,
+    GROUP,
+    ROWS,
+    squeezed,
+    to_expert,
+    unit_of,
+    with_product,
+)
 
 _ROWS = tl.constexpr(ROWS)
 _FEW = tl.constexpr(FEW)
@@ -42,14 +49,18 @@ def _products(
     warp = tl.arange(0, WARPS)[:, None, None]
     at = warp * WIDE + tl.arange(0, WIDE)[None, None, :]
     group = warp * (COLUMNS // GROUP) + tl.arange(0, COLUMNS // GROUP)[None, None, :]
-    row_elements = stride(columns, steps, STEP, EACH, WHOLE)
+    row_elements = steps * (STEP // EACH) if WHOLE else columns // EACH
     w_ptr += row * row_elements + at  # [WARPS, ROWS, WIDE]
-    x_ptr += tl.maximum(token, 0)[None, :, None] * row_elements + at  # [WARPS, TOKENS, WIDE]
+    of_token = tl.maximum(token, 0).to(tl.int64)[None, :, None] * row_elements
+    x_ptr += of_token + at  # [WARPS, TOKENS, WIDE]
     chosen = (token >= 0)[None, :, None]
     if FORM == "int4":
-        scales_ptr += row * stride(columns, steps, STEP, GROUP, WHOLE) + group
+        scales_ptr += row * (steps * (STEP // GROUP) if WHOLE else columns // GROUP) + group
     elif FORM == "fp8":  # the tile's rows of gate lie in one block of a scale, so do those of up
-        scales_ptr += row // FP8_BLOCK * (columns // FP8_BLOCK) + warp * COLUMNS // FP8_BLOCK
+        blocks = columns // FP8_BLOCK
+        up_at = (intermediate + tile * HALF) // FP8_BLOCK * blocks
+        up_at -= tile * HALF // FP8_BLOCK * blocks
+        scales_ptr += tile * HALF // FP8_BLOCK * blocks + warp * COLUMNS // FP8_BLOCK
     total = tl.zeros([WARPS, ROWS, TOKENS], tl.float32)
     for step in tl.range(first, last, num_stages=STAGES):
         left = columns // GROUP - step * (STEP // GROUP)  # groups
@@ -63,15 +74,18 @@ def _products(
             scale = tl.load(scales_ptr + step * (STEP // GROUP), mask=live, other=0.0)
         elif FORM == "fp8":
             live = warp * (COLUMNS // GROUP) < left
-            scale = tl.load(scales_ptr + step * STEP // FP8_BLOCK, mask=live, other=0.0)
+            gate = tl.load(scales_ptr + step * STEP // FP8_BLOCK, mask=live, other=0.0)
+            up = tl.load(scales_ptr + (up_at + step * STEP // FP8_BLOCK), mask=live, other=0.0)
+            scale = tl.where((tl.arange(0, ROWS) < HALF)[None, :, None], gate, up)
         total = with_product(total, w, scale, tl.permute(x, (0, 2, 1)), FORM)
     return tl.sum(total, 0)
 
 
 @triton.jit
 def silu_mul(gate, up):
-    """Return silu(gate) x up, float32."""
-    return gate / (1.0 + tl.exp(-gate)) * up
+    """Return silu(gate) x up, float32; no power is too large for it."""
+    power = tl.exp(-tl.abs(gate))
+    return gate * tl.where(gate < 0.0, power, 1.0) / (1.0 + power) * up
 
 
 @triton.jit
@@ -137,7 +151,7 @@ def gate_up(
                 w_ptr, scales_ptr, expert, 2 * intermediate, columns, steps,
                 WARPS * COLUMNS, FORM, WHOLE,
             )  # fmt: skip
-            if are_few(slot):
+            if tl.sum((slot >= 0).to(tl.int32), 0) <= _FEW:
                 _tile(
                     x_ptr, w_ptr, scales_ptr, h_ptr, sums_ptr, squeezed(slot), tokens * top_k,
                     top_k, program // units, part, part_steps, parts, steps, columns, intermediate,

@@ -6,8 +6,9 @@
 
 The direct path is these three kernels; before the sorted one goes `moe_align`, whose blocks are the
 units of the same two products (`_experts_triton`). The shared expert's tiles are programs of the
-same launches. Where the first grid is too small for the SMs its columns are parts, and a kernel
-between adds them: `splits`. No number of the ids reaches the host; a captured graph follows them.
+same launches. Where a grid is too small for the SMs its columns are parts: `splits`. Those of the
+first product are added by a kernel of its own, those of the second by `combine`. No number of the
+ids reaches the host; a captured graph follows them.
 
 An expert of more than 16 rows, which only the sorted path has, is several blocks: they run side by
 side and find the weights in L2, but unpack them again for each. Tiles, and what they keep in
@@ -93,9 +94,7 @@ def triton_sorted(**inputs: Any) -> Prepared:
 def _prepared(given: Given, path: Path) -> Prepared:
     """Choose tiles and parts by the shapes; a call allocates what it writes and launches."""
     shape, name = given.shape, given.format.name
-    if why := why_not(
-        tokens=shape.tokens, top_k=shape.top_k, experts=shape.experts, path=path
-    ):
+    if why := why_not(tokens=shape.tokens, top_k=shape.top_k, experts=shape.experts, path=path):
         raise ValueError(why)
     plan = plan_for(
         shape,
@@ -107,7 +106,7 @@ def _prepared(given: Given, path: Path) -> Prepared:
     facts = {
         "path": path,
         "tile": f"{plan.gate_up.rows}x{plan.gate_up.columns}, {plan.down.rows}x{plan.down.columns}",
-        "splits": str(plan.parts),
+        "splits": f"{plan.parts}, {plan.down_parts}",
         "stages": f"{plan.gate_up.stages}, {plan.down.stages}",
         "blocks_per_sm": f"{plan.gate_up.blocks}, {plan.down.blocks}",
     }
@@ -125,14 +124,14 @@ def compute(given: Given, plan: Plan) -> Outputs:
     h = x.new_empty(shape.choices, shape.intermediate)
     shared_h = x.new_empty(shape.tokens, shape.shared)
     _gate_up(given, plan, blocks=blocks, h=h, shared_h=shared_h)
-    out = x.new_empty(
-        shape.choices + (shape.tokens if shape.shared else 0), shape.hidden, dtype=torch.float32
-    )
+    rows = shape.choices + (shape.tokens if shape.shared else 0)
+    out = x.new_empty(plan.down_parts, rows, shape.hidden, dtype=torch.float32)
     _down(given, plan, blocks=blocks, h=h, shared_h=shared_h, out=out)
     y = torch.empty_like(x)
     combine[(shape.tokens, triton.cdiv(shape.hidden, _COMBINED))](
         given.ids, given.weights, out, y, shape.tokens, shape.experts, shape.hidden,
-        TOP_K=shape.top_k, SHARED=shape.shared > 0, BLOCK=_COMBINED, num_warps=4,
+        TOP_K=shape.top_k, PARTS=plan.down_parts, SHARED=shape.shared > 0, BLOCK=_COMBINED,
+        num_warps=4,
     )  # fmt: skip
     return {"y": y}
 
@@ -160,7 +159,9 @@ def _gate_up(
     token_blocks = -(-shape.tokens // ROWS)
     programs = plan.units * (2 * shape.intermediate // tile.rows)
     programs += token_blocks * (2 * shape.shared // SHARED_ROWS)
-    sums = h if plan.parts == 1 else _sums(h, plan.parts)
+    # No part, no sums: but their type is part of the kernel's.
+    split = plan.parts if plan.parts > 1 else 0
+    sums = h.new_empty(split, shape.choices, 2 * shape.intermediate, dtype=torch.float32)
     gate_up[(programs, plan.parts)](
         _pairs(given.x) if form == "int4" else given.x, given.ids, *blocks,
         _bytes(given.gate_up), given.gate_up_scales, h, sums,
@@ -180,11 +181,6 @@ def _gate_up(
         )  # fmt: skip
 
 
-def _sums(h: torch.Tensor, parts: int) -> torch.Tensor:
-    choices, intermediate = h.shape
-    return h.new_empty(parts, choices, 2 * intermediate, dtype=torch.float32)
-
-
 def _down(
     given: Given,
     plan: Plan,
@@ -194,19 +190,20 @@ def _down(
     shared_h: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
-    """Fill out, a row a slot and behind them a row a token of the shared expert."""
+    """Fill out: in each part a row a slot, and behind them a row a token of the shared expert."""
     shape, tile, form = given.shape, plan.down, given.format.name
     token_blocks, shared_w = -(-shape.tokens // ROWS), given.shared_down
     programs = plan.units * triton.cdiv(triton.cdiv(shape.hidden, tile.rows), plan.each)
     if shape.shared:
         shared_tiles = triton.cdiv(shape.hidden, tile.warps * SHARED_ROWS)
         programs += token_blocks * triton.cdiv(shared_tiles, plan.each)
-    down[(programs,)](
+    steps = triton.cdiv(shape.intermediate, tile.columns)
+    down[(programs, plan.down_parts)](
         _pairs(h) if form == "int4" else h, given.ids, *blocks,
         _bytes(given.down), given.down_scales, out,
         shared_h, given.x if shared_w is None else shared_w,
         shape.tokens, shape.top_k, shape.experts, plan.units, int(plan.path == "sorted"),
-        shape.intermediate, triton.cdiv(shape.intermediate, tile.columns), plan.each, shape.hidden,
+        shape.intermediate, steps, triton.cdiv(steps, plan.down_parts), plan.each, shape.hidden,
         shape.shared, triton.cdiv(shape.shared, tile.columns), token_blocks, plan.each,
         FORM=form, WARPS=tile.warps, COLUMNS=tile.columns, ROWS=tile.rows // tile.warps,
         WHOLE=shape.intermediate % tile.columns == 0 and shape.shared % tile.columns == 0,

@@ -274,11 +274,11 @@ def _sizes(
 ) -> "list[Size]":
     """Return the sizes that a sweep of these options measures."""
     from collectives._model.prediction import Size
-    from collectives._sweep import plan
+    from collectives._sweep.points import points
     from verifyscope import units
 
-    points = plan.points(
-        backend="nccl",
+    planned = points(
+        on_device=True,
         dtype="bfloat16",
         model=model,
         tokens=None if tokens is None else units.parse_list(tokens, units.parse_count),
@@ -287,7 +287,7 @@ def _sizes(
     )
     return [
         Size(size_bytes=point.size_bytes, tokens=point.tokens, model=point.model)
-        for point in points
+        for point in planned
         if not point.in_place
     ]
 

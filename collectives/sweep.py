@@ -1,40 +1,48 @@
-"""`python -m collectives.sweep --gpus 8`: an all-reduce over real ranks, size by size, checked.
+"""`python -m collectives.sweep --gpus 8`: an all-reduce over real ranks in every combination.
 
-A sample is the maximum over ranks of end - start after a barrier; the printed time is the median.
-The table on stdout is in the grammar of nccl-tests. Each point becomes a record at once. A wrong
-value, and a rank that dies or hangs, end with status 1; all that was measured before is kept.
+Each combination of algorithm, protocol and further settings runs in fresh processes: a probe shows
+whether NCCL really does what is asked and does it right, then silent starts are timed. A sample is
+the maximum over ranks of end - start after a barrier. Tables on stdout are in the grammar of
+nccl-tests. A wrong value, an ignored setting, and a rank that dies or hangs end with status 1; all
+that was measured before is kept, and `--resume` goes on.
 """
 
-import contextlib
+import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from verifyscope import cli
-from verifyscope.errors import Failure, UsageError, choose
+from verifyscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from collectives._sweep.plan import Job
+    from collectives._sweep.nodes import Launched
+    from collectives._sweep.spec import Spec
 
 PROGRAM = "python -m collectives.sweep"
+# What may stand beside --resume: all else is taken from the run.
+_WITH_RESUME = ("resume", "json")
 
 application = cli.app("Time collectives over all ranks of this machine, and check every value.")
 
 
 @application.command()
 def main(
+    context: typer.Context,
     ranks: Annotated[
-        int,
-        typer.Option("--gpus", "--ranks", help="Ranks: one a GPU, with gloo one a CPU process."),
-    ] = 8,
+        int | None,
+        typer.Option("--gpus", "--ranks", help="Ranks, 8: one a GPU, with gloo one a CPU process."),
+    ] = None,
     backend: Annotated[
         str | None, typer.Option(help="nccl (GPUs; the default) or gloo (CPU processes).")
     ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print the combinations with their reasons, and end.")
+    ] = False,
     model: Annotated[
         str | None, typer.Option(help="Sizes of this model: tokens x hidden x bytes of the dtype.")
     ] = None,
@@ -45,14 +53,73 @@ def main(
     max_bytes: Annotated[
         str | None, typer.Option(help="Largest power of two, such as 64M.")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
-    iterations: Annotated[
-        int | None, typer.Option(help="Timed calls a point; 20, with gloo 10.")
+    dtype: Annotated[
+        str, typer.Option(help="bfloat16, float16, float32, float8_e4m3fn or float8_e5m2.")
+    ] = "bfloat16",
+    algos: Annotated[
+        str | None,
+        typer.Option(help="Algorithms: ring, tree, default (NCCL chooses), ...; ring,tree."),
     ] = None,
-    warmup: Annotated[int, typer.Option(help="Calls before them, checked and not timed.")] = 2,
+    protos: Annotated[
+        str | None,
+        typer.Option(help="Protocols: ll, simple, ll128, ^ll128, default; ll,simple."),
+    ] = None,
+    channels: Annotated[
+        str | None, typer.Option(help="Channels of the communicator, such as default,2,4.")
+    ] = None,
+    buffer_bytes: Annotated[
+        str | None, typer.Option(help="Buffers of the protocol Simple, such as default,1M,4M.")
+    ] = None,
+    p2p_level: Annotated[
+        str | None, typer.Option(help="Up to which distance GPUs talk directly: PXB,PHB,SYS.")
+    ] = None,
+    p2p: Annotated[
+        str | None, typer.Option(help="Direct access between GPUs: on, off, or on,off.")
+    ] = None,
+    graph_file: Annotated[
+        list[str] | None,
+        typer.Option(help="An XML of rings and trees in place of NCCL's search; repeatable."),
+    ] = None,
+    gpu_order: Annotated[
+        list[str] | None,
+        typer.Option(help="The device of each rank of a machine, such as 0,2,1,3; repeatable."),
+    ] = None,
+    bind: Annotated[
+        str | None, typer.Option(help="Bind ranks to their NUMA node: numa, none, or numa,none.")
+    ] = None,
+    launch: Annotated[
+        list[str] | None,
+        typer.Option(help="Launch options, such as graph-mixing=0,graph-register=0; repeatable."),
+    ] = None,
+    allow_ll128: Annotated[
+        bool,
+        typer.Option("--allow-ll128", help="Run LL128, too: unsafe on PCIe, so stressed first."),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Try what the plan lists as unsupported, but LL128.")
+    ] = False,
+    depth: Annotated[
+        int | None,
+        typer.Option(help="Calls in a row: twice the model's layers, 122; with gloo 8."),
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Timed isolated calls of a start; 20, with gloo 10.")
+    ] = None,
+    batches: Annotated[
+        int | None, typer.Option(help="Timed calls in a row of a start; 10 times, with gloo 3.")
+    ] = None,
+    warmup: Annotated[int, typer.Option(help="Samples before them, checked and not timed.")] = 2,
+    starts: Annotated[int, typer.Option(help="Fresh starts of each combination, 3 or more.")] = 3,
+    stress_calls: Annotated[
+        int, typer.Option(help="Calls of each size in the integrity stress of LL128.")
+    ] = 200,
     timeout: Annotated[
         float, typer.Option(help="Seconds without progress after which a rank counts as hung.")
     ] = 60.0,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Go on with a run that was ended: its folder or its records file."),
+    ] = None,
     records: Annotated[
         Path | None,
         typer.Option(help="Append the records to this file; else a new folder under runs/."),
@@ -61,46 +128,63 @@ def main(
         Path | None, typer.Option(help="Write the table as JSON, with the keys of nccl-tests -J.")
     ] = None,
 ) -> None:
-    """Time an all-reduce over all ranks, size by size, in place and out of place."""
-    from collectives._sweep import devices, plan
-    from collectives.all_reduce import ALL_REDUCE
-    from verifyscope import units
+    """Time an all-reduce over all ranks, size by size, in every combination of the plan.
 
-    choose("dtype", dtype, list(plan.DTYPE_BYTES))
-    if backend is not None:
-        choose("backend", backend, list(plan.BACKENDS))
-    if iterations is None:
-        iterations = plan.DEFAULT_ITERATIONS[backend or "nccl"]
-    _require("--gpus", ranks, 1, plan.MOST_RANKS)
-    _require("--iterations", iterations, 1, 1_000_000)
-    _require("--warmup", warmup, 0, 1_000_000)
-    _require("--timeout", timeout, 1, 86_400)
-    job = plan.Job(
-        collective=ALL_REDUCE,
-        backend=backend or "nccl",
-        ranks=ranks,
-        dtype=dtype,
-        points=plan.points(
-            backend=backend or "nccl",
-            dtype=dtype,
-            model=model,
-            tokens=None if tokens is None else units.parse_list(tokens, units.parse_count),
-            min_bytes=None if min_bytes is None else units.parse_bytes(min_bytes),
-            max_bytes=None if max_bytes is None else units.parse_bytes(max_bytes),
-        ),
-        iterations=iterations,
-        warmup=warmup,
-        timeout_s=timeout,
-    )
-    devices.require_torch()
-    devices.require_driver(job) if job.backend == "nccl" else devices.require_memory(job)
+    More than one machine: start the same command on each, and rank 0 plans, records and prints.
+
+        torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500
+        --rdzv-id 1 -m collectives.sweep OPTIONS
+
+    With Slurm: srun --ntasks-per-node 1 before it, and the first of the job's hosts as HOST.
+    """
+    from collectives._sweep import asked, journal, nodes, session
+
     signal.signal(signal.SIGTERM, _terminate)
-    _sweep(job, records, json)
-
-
-def _require(option: str, given: float, low: int, high: int) -> None:
-    if not low <= given <= high:
-        raise UsageError(f"{option} {given:g} is out of range; give {low} to {high}")
+    place = nodes.here()
+    if place is not None and not place.leads:
+        return  # the first process of this machine starts fresh ranks for all
+    if place is not None and place.node > 0:
+        _follow(place)
+    if resume is not None:
+        _only_resume(context)
+        records = journal.find(resume)
+        events = tuple(journal.read(journal.beside(records)))
+        session.sweep(session.Session(records=records, json=json, place=place, events=events))
+        return
+    given = asked.Options(
+        ranks=ranks,
+        backend=backend,
+        model=model,
+        tokens=tokens,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        dtype=dtype,
+        algos=algos,
+        protos=protos,
+        channels=channels,
+        buffer_bytes=buffer_bytes,
+        p2p_level=p2p_level,
+        p2p=p2p,
+        graph_files=graph_file or (),
+        gpu_orders=gpu_order or (),
+        bind=bind,
+        launches=launch or (),
+        allow_ll128=allow_ll128,
+        force=force,
+        depth=depth,
+        iterations=iterations,
+        batches=batches,
+        warmup=warmup,
+        starts=starts,
+        stress_calls=stress_calls,
+        timeout=timeout,
+    )
+    spec = asked.spec(given, place, op="all_reduce")
+    _warn()
+    if plan:
+        _print_plan(spec)
+        return
+    session.sweep(session.Session(records=records, json=json, place=place, spec=spec))
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
@@ -109,40 +193,38 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _sweep(job: "Job", records: Path | None, json: Path | None) -> None:
-    """Measure `job` and say what came of it; `Failure` for wrong values and lost ranks."""
-    from collectives._sweep import devices, launch
-    from collectives._sweep.outcome import Outcome
-    from collectives._sweep.screen import screen
-    from verifyscope import runs
+def _follow(place: "Launched") -> NoReturn:
+    """Start the ranks of this machine as that of rank 0 asks, and end as it does."""
+    from collectives._sweep import launch, nodes
 
-    with contextlib.ExitStack() as stack:
-        server = stack.enter_context(launch.fork_server())
-        if job.backend == "nccl":
-            devices.require_gpus(job, launch.count_gpus(server))
-        table = stack.enter_context(_json_file(json)) if json else None
-        run = stack.enter_context(runs.start(records, "sweep"))
-        outcome = Outcome(job, run, stack.enter_context(screen(job.calls)))
-        try:
-            for message in launch.results(server, job):
-                outcome.take(message)
-            outcome.end(None)
-        except launch.RankFailed as failed:
-            outcome.end(failed)
-        finally:
-            if table is not None:
-                table.write(outcome.json())
-    cli.note(f"records: {run.path}")
-    if outcome.problem is not None:
-        raise Failure(outcome.problem)
+    with launch.fork_server(several=True) as server:
+        sys.exit(nodes.follow(server, nodes.arrive(place)))
 
 
-@contextlib.contextmanager
-def _json_file(path: Path) -> Iterator[BinaryIO]:
-    """Open the file before anything is measured: what cannot be written is known at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        yield file
+def _only_resume(context: typer.Context) -> None:
+    """Raise `UsageError` for an option that the run has answered already."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and name not in _WITH_RESUME:
+            option = parameter.opts[0]
+            raise UsageError(f"{option} is that of the run; leave it out beside --resume")
+
+
+def _warn() -> None:
+    from collectives._sweep import plan
+
+    for warning in plan.warnings(os.environ):
+        cli.note(f"{PROGRAM}: {warning}")
+
+
+def _print_plan(spec: "Spec") -> None:
+    """Print what would be run, and what not, with the reasons."""
+    rows = []
+    for known in spec.combinations:
+        settings = " ".join(f"{name}={value}" for name, value in known.requested().items())
+        rows.append((known.label, known.verdict, settings, known.reason))
+    cli.print_rows(rows, ("combination", "verdict", "settings", "reason"))
 
 
 if __name__ == "__main__":

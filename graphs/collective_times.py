@@ -5,16 +5,16 @@ another number of ranks, it is not known. A collective's time is never taken as 
 
 From a sweep only measured or imported records with status ok count, of part all_reduce or
 all_gather, whose `ranks` are those asked for and whose dims hold `bytes` (nccl-tests' size).
-Several times of one size give their median. Records of default settings are preferred.
+Several times of one size give their median. Records of default settings are preferred, and of the
+four times of a sweep's row those of a graph with the most calls in a row: that is what a pass is.
 """
 
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
+from graphs._predicted import interpolation
 from graphs.ops import Op
 from verifyscope import cli, records, units
 from verifyscope.errors import UsageError
@@ -26,8 +26,8 @@ _MEASURED_AS = {
     "logits_all_gather": "all_gather",
 }
 _WHAT_TO_GIVE = {
-    "all_reduce": "give --all-reduce-us or --sweep",
-    "all_gather": "give a --sweep that has all_gather",
+    "all_reduce": "give --all-reduce-us, --sweep or --measured",
+    "all_gather": "give a --sweep or --measured that has all_gather",
 }
 
 
@@ -57,7 +57,7 @@ class Times:
         points = self.points.get(measured_as)
         if not points:
             return Time(None, f"{self.origin} has no {measured_as}")
-        return _interpolated(points, size, self.origin)
+        return _between(points, size, self.origin)
 
 
 def from_sweep(path: Path, *, ranks: int) -> Times:
@@ -79,12 +79,11 @@ def from_sweep(path: Path, *, ranks: int) -> Times:
             f"give a sweep of {ranks} ranks"
         )
     name, chosen = _one_setting(usable, path)
-    by_part: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    by_part: dict[str, list[Measurement]] = defaultdict(list)
     for record in chosen:
-        if record.median_s is not None:
-            by_part[record.part][int(record.dims["bytes"])].append(record.median_s)
+        by_part[record.part].append(record)
     return Times(
-        points={part: _medians(times) for part, times in by_part.items()},
+        points={part: interpolation.medians(_as_in_a_pass(rows)) for part, rows in by_part.items()},
         origin=f"{path.name} ({name}, {ranks} ranks)",
     )
 
@@ -112,19 +111,21 @@ def _one_setting(found: Iterable[Measurement], path: Path) -> tuple[str, list[Me
     return names[0], groups[names[0]]
 
 
-def _medians(times: Mapping[int, list[float]]) -> Mapping[int, float]:
-    return {size: median(times[size]) for size in sorted(times)}
+def _as_in_a_pass(found: Sequence[Measurement]) -> list[tuple[int, float]]:
+    """Return bytes and seconds of the rows timed most like a pass: a graph of many calls."""
+    most = max((record.launch == "graph", record.depth or 1) for record in found)
+    return [
+        (int(record.dims["bytes"]), record.median_s)
+        for record in found
+        if record.median_s is not None and (record.launch == "graph", record.depth or 1) == most
+    ]
 
 
-def _interpolated(points: Mapping[int, float], size: int, origin: str) -> Time:
-    sizes = list(points)
-    at = bisect_left(sizes, size)
-    if at < len(sizes) and sizes[at] == size:
-        return Time(points[size], f"measured in {origin}")
-    if at in (0, len(sizes)):
-        low, high = units.bytes_(sizes[0]), units.bytes_(sizes[-1])
+def _between(points: Mapping[int, float], size: int, origin: str) -> Time:
+    found = interpolation.at(size, points)
+    if found is None:
+        low, high = units.bytes_(min(points)), units.bytes_(max(points))
         return Time(None, f"{origin} measured {low} to {high} only")
-    below, above = sizes[at - 1], sizes[at]
-    share = (size - below) / (above - below)
-    seconds = points[below] + share * (points[above] - points[below])
-    return Time(seconds, f"between {below:,} and {above:,} B of {origin}")
+    if found.below == found.above:
+        return Time(found.seconds, f"measured in {origin}")
+    return Time(found.seconds, f"between {found.below:,} and {found.above:,} B of {origin}")

@@ -26,12 +26,11 @@ from ingest.nccl_facts import Fact, NcclLog
 from ingest.nccl_messages import Message, messages
 from ingest.nccl_tables import Tables
 from verifyscope.privacy import redacted, redacted_words
-from verifyscope.settings import NEVER, SETTINGS
+from verifyscope.settings import HIDDEN, NEVER, SETTINGS
 
 MOST_FACTS = 10_000
 _MOST_PROCESSES = 2**16
 _LONGEST_TEXT = 200
-_HIDDEN_VALUES = {"NCCL_HOSTID": "<host>"}
 
 _TUNED = re.compile(
     r"Best tuning \{.*?\.timeUs = (\d{1,12}(?:\.\d{1,9})?),\s+\.algo = (\w+), \.proto = (\w+),"
@@ -148,7 +147,7 @@ class Reader:
             if fact.name not in SETTINGS or any(word in fact.name for word in NEVER):
                 self.unlisted += 1
                 return
-            shown = _HIDDEN_VALUES.get(fact.name) or self._public(redacted(fact.value))
+            shown = HIDDEN.get(fact.name) or self._public(redacted(fact.value))
             fact = replace(fact, value=shown)
         elif isinstance(fact, facts.Search):
             fact = replace(fact, communicator=self.communicators.latest(process))

@@ -338,12 +338,12 @@ class _Reader:
 
     def _tool(self, found: re.Match[str]) -> None:
         code = re.search(r"nccl-library=(\d+)\b", found[3])
-        backend = re.search(r"backend=(\w+)", found[3])
+        backend = re.search(r"backend=(\w+)(?: combination=\"([^\"]{1,200})\")?", found[3])
         self.table = replace(
             self.table,
             tool=f"{found[1]} {found[2]}",
             nccl_version=library_version(int(code[1])) if code else None,
-            backend=backend[1] if backend else None,
+            backend=" ".join(filter(None, backend.groups())) if backend else None,
         )
 
     def _start(self, found: re.Match[str]) -> None:

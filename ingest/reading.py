@@ -75,6 +75,16 @@ def read_files(
     _end(failures, len(paths))
 
 
+def measurements(path: Path, here: Environment) -> Iterator[Measurement]:
+    """Yield the times that one file holds, and write nothing; `UsageError` if it cannot be read."""
+    try:
+        for record in _records(path, Shown(_names([path])[0]), here, ()):
+            if isinstance(record, Measurement):
+                yield record
+    except Unreadable as error:
+        raise UsageError(str(error)) from error
+
+
 def _names(paths: Sequence[Path]) -> list[str]:
     """Return what each file is called in records: its name, numbered where two are alike."""
     plain = [path.name if str(path) != "-" else "stdin" for path in paths]

@@ -55,6 +55,16 @@ class Shared {
   operator U*() const { return here_; }
   const void* origin() const { return begin_; }
 
+  // The address of `size` bytes from here on, all of them in bounds; touches nothing.
+  T* reach(size_t size, int line) const {
+    const ptrdiff_t first = (here_ - begin_) * ptrdiff_t(sizeof(T));
+    const ptrdiff_t all = (end_ - begin_) * ptrdiff_t(sizeof(T));
+    if (first < 0 || first + ptrdiff_t(size) > all)
+      fail_here(line, "bytes %td to %td of %s are out of bounds: it has %td", first,
+                first + ptrdiff_t(size) - 1, name_, all);
+    return here_;
+  }
+
   // The same memory as elements of another type, from here on.
   template <class U>
   Shared<U> as() const {

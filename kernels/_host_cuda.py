@@ -12,9 +12,12 @@ raises `KernelFault`, with the thread and the line of the source. Watched are
 - thread orders: each launch runs with threads upwards and downwards, and must leave equal bytes;
 - arguments that a GPU would misread, such as a Python float for a `float`: `TypeError`;
 - tensor cores through `nvcuda::wmma` (mma.h) in 16 x 16 x 16, __half or __nv_bfloat16 to float:
-  lanes that take no part or disagree, alignment, bounds and races, elements taken by their place.
+  lanes that take no part or disagree, alignment, bounds and races, elements taken by their place;
+- tensor cores through `mma_16x8x16` (`_mma_cuda`), in registers: lanes that take no part;
+- cp.async through cuda_pipeline_primitives.h: what is read before the wait for it, refilled while
+  others read it, misaligned or out of the bounds of shared memory.
 
-Not there: inline PTX, other fragments, cp.async, TMA, clusters, cooperative groups, textures.
+Not there: inline PTX, other fragments, TMA, clusters, cooperative groups, textures.
 Blocks run one after another, and a thread keeps the CPU until it waits: a loop that polls never
 ends. Races are seen through `SHARED_ARRAY`, `DYNAMIC_SHARED` and `SHARED_AS`, and in what wmma
 loads and stores; else not behind a bare pointer, and not on global memory. Minus infinity is

@@ -106,6 +106,8 @@ static std::string where_threads_are() {
 static std::vector<Region*> open_regions;
 static uint64_t block_number;  // never repeats
 
+uint64_t this_block() { return block_number; }
+
 void* opened(Region& region, size_t size, bool integer) {
   if (region.block != block_number) {
     region.block = block_number;

@@ -33,6 +33,7 @@ extern Region dynamic_region;
 // Runs all threads of all blocks; returns the first fault, or an empty text.
 const char* run_grid(const Launch& how, void (*call)());
 const Launch& launched();
+uint64_t this_block();  // a number that no other block has, of this launch or another
 int lane();
 
 // Ends the running thread, and with it the launch.

@@ -25,11 +25,16 @@ _SOURCES = (
     _MACHINE,
     "_host_cuda.h",
     "_host_cuda_block.h",
+    "_host_cuda_mma.h",
+    "_host_cuda_pipeline.h",
     "_host_cuda_races.h",
     "_host_cuda_wmma.h",
 )
 # Headers of CUDA that mean something else here, by what a kernel includes instead of them.
-_INSTEAD = {"mma.h": "_host_cuda_wmma.h"}
+_INSTEAD = {
+    "mma.h": "_host_cuda_wmma.h",
+    "cuda_pipeline_primitives.h": "_host_cuda_pipeline.h",
+}
 _FLAGS = ("-O1", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing")
 # What a check finds goes to handlers of ours in the machine: no runtime library is needed.
 _CHECKS = ("-fsanitize=alignment,bounds",)

@@ -1,6 +1,7 @@
 """What the named files hold, sorted into what the sections of a report show.
 
-A record that is met twice (a file and its copy) counts once, by its id.
+A record that is met twice (a file and its copy) counts once, by its id; of two lines with one id,
+as a sweep that was resumed leaves them, the later one counts.
 """
 
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from verifyscope.parts import class_of
+from verifyscope.predictions import WHOLE
 from verifyscope.records import (
     TRACE_OPS,
     Compiled,
@@ -18,6 +20,8 @@ from verifyscope.records import (
 )
 
 _COLLECTIVES = ("all_reduce", "other_collective")
+# What a sweep itself took: starting processes, and all the rest.
+_SWEEP_OPS = ("process_start", "sweep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,8 @@ class Collected:
     one, for when and by which command.
     kernels, collectives and traces were measured or imported and have a time; what has none is in
     not_run.
-    predicted are the parts of passes, predicted_kernels what one kernel would take.
+    predicted are the parts of passes, predicted_kernels what one kernel would take, believed what
+    NCCL's own model or a fit says of a call. sweeping is what sweeps themselves took.
     """
 
     paths: tuple[Path, ...]
@@ -40,7 +45,10 @@ class Collected:
     traces: list[Measurement] = field(default_factory=list)
     not_run: list[Measurement] = field(default_factory=list)
     predicted: list[Measurement] = field(default_factory=list)
+    predicted_passes: list[Measurement] = field(default_factory=list)
     predicted_kernels: list[Measurement] = field(default_factory=list)
+    believed: list[Measurement] = field(default_factory=list)
+    sweeping: list[Measurement] = field(default_factory=list)
     compiled: list[Compiled] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -60,12 +68,10 @@ class Collected:
 def collect(paths: Sequence[Path]) -> Collected:
     """Read files and folders of records."""
     found = Collected(paths=tuple(paths))
-    seen: set[str] = set()
+    measurements: dict[str, Measurement] = {}
     for record in read(paths, found.warnings):
         if isinstance(record, Measurement):
-            if record.id not in seen:
-                seen.add(record.id)
-                _place(record, found)
+            measurements[record.id] = record
         elif isinstance(record, Environment):
             if record.id not in found.environments:
                 found.letters[record.id] = _letters(len(found.environments))
@@ -75,6 +81,8 @@ def collect(paths: Sequence[Path]) -> Collected:
             found.compiled.append(record)
         else:
             found.findings.append(record)
+    for one in measurements.values():
+        _place(one, found)
     return found
 
 
@@ -94,13 +102,17 @@ def _letters(number: int) -> str:
 
 def _place(record: Measurement, found: Collected) -> None:
     if record.source == "predicted" and "algorithm" in record.dims:
-        return  # what NCCL believes of one call (collectives/predict.py) is no part of a pass
-    if record.source == "predicted" and "calls" not in record.dims:
+        found.believed.append(record)  # collectives/predict.py: no part of a pass
+    elif record.source == "predicted" and "calls" not in record.dims:
         found.predicted_kernels.append(record)
+    elif record.source == "predicted" and record.part == WHOLE:
+        found.predicted_passes.append(record)
     elif record.source == "predicted":
         found.predicted.append(record)
     elif record.median_s is None:
         found.not_run.append(record)
+    elif record.op in _SWEEP_OPS and record.part == "host":
+        found.sweeping.append(record)
     elif record.op in TRACE_OPS:
         found.traces.append(record)
     elif is_collective(record):

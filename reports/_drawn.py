@@ -1,15 +1,29 @@
 """Which plots a report has, and from which numbers each is drawn."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports import _budget, _kernels, _plots, _sweep, _text, _verify
+from reports import (
+    _believed,
+    _budget,
+    _combinations,
+    _forecast,
+    _kernels,
+    _plots,
+    _sweep,
+    _text,
+    _verify,
+)
 from reports._collected import Collected
+from reports._forecast import Forecast
 from reports._markdown import text
 from reports._text import plural
-from verifyscope.parts import class_of
+from verifyscope.contests import Contest
+from verifyscope.parts import IDLE, class_of
+from verifyscope.predictions import EAGER, GRAPH
 from verifyscope.records import Measurement
+from verifyscope.sweep_conclusion import SweepConclusion
 
 _MOST_PLOTS = 3
 
@@ -112,23 +126,164 @@ def _sweep_plot(path: Path, series: Sequence[_sweep.Series], *, op: str, found: 
     )
 
 
-def budget(passes: Sequence[_budget.Pass], labels: Sequence[str], *, folder: Folder) -> str | None:
-    """Plot the predicted passes, one bar each."""
+def combinations(one: SweepConclusion, found: Collected, *, folder: Folder) -> list[Plot]:
+    """Plot the combinations of a sweep in the mode that counts, then the timing modes."""
+    contest = one.contest
+    title = f"{_combinations.name(one, found)}, {_combinations.mode(contest)}"
+    words = [contest.op, contest.dtype or "", str(contest.ranks or "")]
+    words += [found.letter(contest.environment)] if len(found.environments) > 1 else []
+    stem = f"combinations-{_file_name('-'.join(words))}"
+    lines = [
+        _line(each, contest.times(each))
+        for each in _combinations.implementations(one)
+        if len(contest.times(each)) > 1
+    ]
+    lines += _believed_line(one, found)
+    plots = []
+    for number, chunk in enumerate(_chunks(lines), 1):
+        name = f"{stem}{f'-{number}' if number > 1 else ''}.png"
+        if (path := folder.file(name)) is not None:
+            _plots.time_against_bytes(
+                path, chunk, title=f"Time of a call: {title}", marks=_row_marks(contest)
+            )
+            plots.append(Plot(file=name, alt=f"Time by combination: {text(title)}"))
+    modes = list(_mode_lines(one))
+    path = folder.file(f"{stem}-modes.png")
+    if path is not None and len(modes) > 1:
+        _plots.time_against_bytes(
+            path,
+            modes,
+            title=f"The same calls, timed in different ways: {_combinations.name(one, found)}",
+            marks=_row_marks(contest),
+        )
+        plots.append(Plot(file=path.name, alt=f"Time by timing mode: {text(title)}"))
+    return plots
+
+
+def _mode_lines(one: SweepConclusion) -> Iterator[_plots.Line]:
+    """Yield a line for each timing mode: one colour a mode, the second combination dotted."""
+    known = _combinations.modes(one)
+    names = list(dict.fromkeys(name for each in known for name in each.by_mode))
+    for at, each in enumerate(known[:2]):
+        for name, rows in each.by_mode.items():
+            if len(rows) > 1:
+                label = f"{each.implementation}, {name}"
+                yield _line(label, rows, colour=names.index(name), dotted=at > 0)
+
+
+def _line(
+    label: str, rows: Mapping[int, Measurement], *, colour: int | None = None, dotted: bool = False
+) -> _plots.Line:
+    known = {size: row for size, row in rows.items() if row.median_s}
+    return _plots.Line(
+        label=label,
+        x=list(known),
+        y=[row.median_s or 0.0 for row in known.values()],
+        band=_band(list(known.values())),
+        colour=colour,
+        dotted=dotted,
+    )
+
+
+def _believed_line(one: SweepConclusion, found: Collected) -> list[_plots.Line]:
+    """Return NCCL's own belief of its own choice, hollow: nobody measured it."""
+    rows = _believed.chosen(_believed.believed(one, found))
+    if len(rows) < 2:
+        return []
+    label = "predicted: NCCL's own model of its own choice"
+    times = [row.median_s or 0.0 for row in rows.values()]
+    return [_plots.Line(label=label, x=list(rows), y=times, hollow=True)]
+
+
+def _row_marks(contest: Contest) -> list[tuple[float, str]]:
+    rows = contest.rows.get(contest.default or "", {})
+    return [
+        (size, plural(tokens, "row"))
+        for size, row in sorted(rows.items())
+        if isinstance(tokens := row.dims.get("tokens"), int)
+    ]
+
+
+def _chunks(lines: Sequence[_plots.Line]) -> list[Sequence[_plots.Line]]:
+    """Return the lines of each plot; each begins with the first line, the default."""
+    if len(lines) < 2:
+        return [lines] if lines else []
+    room = _plots.MOST_LINES - 1
+    rest = lines[1:]
+    chunks = [[lines[0], *rest[at : at + room]] for at in range(0, len(rest), room)]
+    return [*chunks[:_MOST_PLOTS]]
+
+
+def budget(
+    passes: Sequence[_budget.Pass],
+    labels: Sequence[str],
+    *,
+    wholes: Mapping[str, Forecast],
+    folder: Folder,
+) -> str | None:
+    """Plot the predicted passes: floors, with components where there are some, and played."""
     bars = []
     for one, label in zip(passes, labels, strict=True):
-        whole = one.whole
-        segments = _budget.segments(one)
-        unknown = dict.fromkeys(class_of(record.part) for record in whole.unknown)
-        note = whole.time() + (f"\nnot known: {_text.listed(unknown, most=2)}" if unknown else "")
-        if segments:
-            bars.append(
-                _plots.Bar(label=label, segments=segments, floor_s=whole.floor_s, note=note)
-            )
+        floor_s = one.whole.floor_s
+        if not one.components:
+            bars += _bar(one, label, floor_s=floor_s)
+            continue
+        several, other = len(passes) > 1, one.with_components
+        bars += _bar(one, label if several else "bytes and flops alone", floor_s=floor_s)
+        named = f"{label}, with components" if several else "with components"
+        bars += _bar(other, named, floor_s=floor_s)
+        if not several and one.made_by in wholes:
+            bars += _played(other, wholes[one.made_by], floor_s=floor_s)
     path = folder.file("budget.png") if bars else None
     if path is None:
         return None
-    _plots.budget(path, bars, title="Predicted, not measured")
+    named = f": {labels[0]}" if len(passes) == 1 and len(bars) > 1 else ""
+    _plots.budget(path, bars, title=f"Predicted, not measured{named}")
     return "budget.png"
+
+
+def _bar(one: _budget.Pass, label: str, *, floor_s: float | None) -> list[_plots.Bar]:
+    whole, segments = one.whole, _budget.segments(one)
+    unknown = dict.fromkeys(class_of(record.part) for record in whole.unknown)
+    note = whole.time() + (f"\nnot known: {_text.listed(unknown, most=2)}" if unknown else "")
+    if not segments:
+        return []
+    return [_plots.Bar(label=label, segments=segments, floor_s=floor_s, note=note)]
+
+
+def _played(one: _budget.Pass, whole: Forecast, *, floor_s: float | None) -> list[_plots.Bar]:
+    """Return the pass as the timeline plays it: the same kernels, and the device's idle time."""
+    bars = []
+    for mode, label in ((EAGER, "eager"), (GRAPH, "as one graph")):
+        played = whole.mode(mode)
+        idle = None if played is None else played.dims.get("idle_s")
+        if played is None or not isinstance(idle, int | float):
+            continue
+        least = "at least " if played.flags else ""
+        bars.append(
+            _plots.Bar(
+                label=label,
+                segments=[*_budget.segments(one), (IDLE, float(idle))],
+                floor_s=floor_s,
+                note=f"{least}{_text.duration(played.median_s)}",
+            )
+        )
+    return bars
+
+
+def waterfall(one: _budget.Pass, whole: Forecast, *, folder: Folder) -> str | None:
+    """Plot what each lever takes off the pass, on top of those above it."""
+    steps = _forecast.steps(whole)
+    path = folder.file("what-if.png") if len(steps) > 1 else None
+    if path is None:
+        return None
+    _plots.waterfall(
+        path,
+        steps,
+        floor_s=one.whole.floor_s,
+        title=f"Predicted, not measured: levers one on top of the other, {_budget.title(one)}",
+    )
+    return "what-if.png"
 
 
 def _band(measured: Sequence[Measurement]) -> tuple[list[float], list[float]] | None:

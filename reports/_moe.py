@@ -19,6 +19,7 @@ from reports._kernels import Op, known_columns
 from reports._markdown import code, text
 from reports._points import Row
 from reports._text import NOT_KNOWN, plural
+from verifyscope import published
 from verifyscope.hardware import TABLE
 from verifyscope.records import Compiled, Measurement
 
@@ -133,7 +134,7 @@ def _table(of_shape: Sequence[Row], found: Collected) -> str:
         cells = (
             mark(_growth.time(main)),
             _text.duration(warm.median_s if warm else None),
-            mark(_text.share(main.floor_s, main.median_s)),
+            _of_floor(main),
             NOT_KNOWN
             if row.ratio is None
             else f"{_text.ratio(row.ratio.value)} {row.ratio.verdict}",
@@ -148,6 +149,11 @@ def _table(of_shape: Sequence[Row], found: Collected) -> str:
         *("path", "cold", "warm", "of floor", "to baseline"),
     )
     return known_columns(header, _without_repeats(joined), always=5, align="rlrrrlllrrrr")
+
+
+def _of_floor(one: Measurement) -> str:
+    """Return the floor's share of a time; a prediction is made of its floor, and has none."""
+    return NOT_KNOWN if one.source == "predicted" else _text.share(one.floor_s, one.median_s)
 
 
 _CASE_CELLS = 5
@@ -243,10 +249,14 @@ def _per_byte(build: Compiled | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A time that others give, and what the bytes of its experts take at least from DRAM."""
+    """A time that others give, and what the bytes of its experts take at least from DRAM.
+
+    reached_s: what they take at the rate that large products are known to reach there, if it is.
+    """
 
     row: Measurement
     cold_s: float
+    reached_s: float | None
     fits_l2: bool | None
 
     @property
@@ -263,7 +273,9 @@ def claims(moe: Moe) -> list[Claim]:
         if gpu is None or gpu.dram_bytes_per_s is None or one.touched_bytes is None:
             continue
         fits = None if gpu.l2_bytes is None else one.touched_bytes <= gpu.l2_bytes
-        found.append(Claim(one, one.touched_bytes / gpu.dram_bytes_per_s, fits))
+        known = published.reached(gpu.name)
+        reached_s = one.touched_bytes / known.bytes_per_s if known else None
+        found.append(Claim(one, one.touched_bytes / gpu.dram_bytes_per_s, reached_s, fits))
     return found
 
 
@@ -299,6 +311,7 @@ def _claims_table(held: Sequence[Claim]) -> str:
             code(claim.row.implementation),
             _text.duration(claim.row.median_s),
             _text.duration(claim.cold_s),
+            _text.duration(claim.reached_s),
             _text.bandwidth(claim.row),
             _verdict(claim),
         )
@@ -306,14 +319,15 @@ def _claims_table(held: Sequence[Claim]) -> str:
     ]
     header = (
         *("GPU", "weights", "T", "routing", "distinct experts", "touches", "by"),
-        *("they measured", "cold floor", "would be", "so"),
+        *("they measured", "cold floor", "as reached", "would be", "so"),
     )
-    return known_columns(header, lines, always=3, align="llrlrrlrrrl") if lines else ""
+    return known_columns(header, lines, always=3, align="llrlrrlrrrrl") if lines else ""
 
 
 def _verdict(claim: Claim) -> str:
     if not claim.is_impossible:
-        return "may be cold"
+        reached = claim.reached_s is None or (claim.row.median_s or 0.0) >= claim.reached_s
+        return "may be cold" if reached else "quicker than DRAM is known to be"
     if claim.fits_l2:
         return "**not cold**: it fits in the L2"
     return "**not cold**"

@@ -16,6 +16,7 @@ from reports import (
     _attention,
     _budget,
     _changes,
+    _combinations,
     _compiled,
     _drawn,
     _environments,
@@ -26,12 +27,14 @@ from reports import (
     _moe,
     _not_run,
     _sweep,
+    _sweep_view,
     _text,
     _traces,
     _verify,
+    _where,
 )
 from reports._collected import Collected
-from reports._drawn import Folder, Plot
+from reports._drawn import Folder
 from reports._kernels import Kernels
 from reports._markdown import bullets, code, text
 from reports._summary import summary
@@ -40,8 +43,6 @@ from verifyscope import environment
 from verifyscope.records import Compiled
 
 _MOST_CURVES = 12
-_MOST_PASSES = 12
-_MOST_OPEN_SERIES = 3
 _MOST_OPEN_CASES = 4
 
 
@@ -58,7 +59,7 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
     """Write report.md and its plots, made by `command`, into `folder`."""
     drawn = Folder(path=folder if plots else None)
     kernels = _kernels.kernels(found)
-    series = _sweep.all_series(found)
+    series, sweeps = _sweep.all_series(found), _combinations.concluded(found)
     changes = _changes.changes(found)
     curves = {op.name: _verify.curves(op) for op in kernels.ops}
     builds = _compiled.latest(found.compiled)
@@ -76,6 +77,7 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
             kernels=kernels,
             curves=curves,
             series=series,
+            sweeps=sweeps,
             passes=passes,
             changes=changes,
         ),
@@ -86,9 +88,9 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
         attention=_attention_view(found, attention, curves=curves, folder=drawn),
         moe=_moe_view(found, moe, curves=curves, folder=drawn),
         changes=_changes_view(found, changes),
-        sweep=_sweep_view(found, series, folder=drawn),
+        sweep=_sweep_view.view(found, series, sweeps, folder=drawn),
         traces=_traces_view(found),
-        budget=_budget_view(passes, drawn),
+        where=_where.view(found, passes, drawn),
         compiled=_compiled_view(builds, (*attention.builds, *moe.builds)),
         not_run=_not_run_view(not_run),
         method=_method_view(found, kernels),
@@ -141,7 +143,7 @@ def _what(found: Collected) -> str:
     machines = [found.environments[name] for name in ids if name in found.environments]
     gpus = dict.fromkeys(
         str(one.dims.get("gpu") or one.method.get("gpu", "a GPU"))
-        for one in (*found.predicted, *found.predicted_kernels)
+        for one in (*found.predicted, *found.predicted_passes, *found.predicted_kernels)
     )
     lines = []
     if ids:
@@ -415,86 +417,6 @@ def _claims_view(held: Sequence[_moe.Claim]) -> FoldedView | None:
     made = _moe.claims_table(held)
     return FoldedView(
         name="", table=made.shown, others=made.others, left_out=_left_out(made.left_out, "row")
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesView:
-    """One series of a sweep."""
-
-    name: str
-    method: str
-    table: str
-    folded: bool
-    left_out: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepView:
-    """The section of collectives."""
-
-    series: list[SeriesView]
-    plots: list[Plot]
-    passes: str
-    on_cpu: bool
-    left_out: str
-
-
-def _sweep_view(found: Collected, series: Sequence[_sweep.Series], *, folder: Folder) -> SweepView:
-    shown = series[: _sweep.MOST_SERIES]
-    passes = _sweep.passes(shown)
-    return SweepView(
-        series=[
-            SeriesView(
-                name=text(_sweep.name(one, found)),
-                method=_sweep.facts(one),
-                table=_sweep.series_table(one),
-                folded=one.imported and len(shown) > _MOST_OPEN_SERIES,
-                left_out=_left_out(_sweep.left_out(one), "size"),
-            )
-            for one in shown
-        ],
-        plots=_drawn.sweeps(found, shown, folder=folder),
-        passes=_sweep.passes_table(passes, found) if passes else "",
-        on_cpu=any(found.on_cpu(one.first) for one in shown),
-        left_out=_left_out(len(series) - len(shown), "line"),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassView:
-    """One predicted pass."""
-
-    title: str
-    facts: str
-    table: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetView:
-    """The section of predictions."""
-
-    passes: list[PassView]
-    classes: str
-    plot: str | None
-    left_out: str
-
-
-def _budget_view(passes: Sequence[_budget.Pass], folder: Folder) -> BudgetView:
-    shown = passes[:_MOST_PASSES]
-    labels = _budget.labels(shown)
-    return BudgetView(
-        passes=[
-            PassView(
-                title=text(_budget.title(one)),
-                facts=_budget.facts(one),
-                table=_budget.parts_table(one),
-            )
-            for one in shown
-        ],
-        classes=_budget.classes_table(shown, labels) if 1 < len(shown) <= 6 else "",
-        plot=_drawn.budget(shown, labels, folder=folder),
-        left_out=_left_out(len(passes) - len(shown), "predicted pass"),
     )
 
 

@@ -2,11 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 
-from reports import _budget, _changes, _compiled, _kernels, _not_run, _sweep, _text, _verify
+from reports import (
+    _budget,
+    _changes,
+    _combinations,
+    _compiled,
+    _forecast,
+    _kernels,
+    _not_run,
+    _sweep,
+    _text,
+    _verify,
+)
 from reports._collected import Collected
+from reports._forecast import Forecast
 from reports._kernels import Kernels
 from reports._markdown import bullets, code, text
 from reports._text import plural
+from verifyscope import predictions
+from verifyscope.sweep_conclusion import SweepConclusion
 
 _MOST_OF_A_KIND = 6
 _USUAL_TOKENS = 4
@@ -19,6 +33,7 @@ def summary(
     kernels: Kernels,
     curves: Mapping[str, Sequence[_verify.Curve]],
     series: Sequence[_sweep.Series],
+    sweeps: Sequence[SweepConclusion],
     passes: Sequence[_budget.Pass],
     changes: Sequence[_changes.Change],
 ) -> str:
@@ -28,8 +43,11 @@ def summary(
         *_wrong(not_run),
         *_changes.counts(changes, found)[:_MOST_OF_A_KIND],
         *_kernel_lines(found, kernels, curves=curves),
-        *_all_reduce_lines(found, series),
-        *_budget_lines(passes),
+        *_sweep_lines(found, sweeps),
+        *_all_reduce_lines(
+            found, [one for one in series if not _combinations.is_swept(one.first, sweeps)]
+        ),
+        *_budget_lines(passes, _forecast.forecasts(found.predicted_passes)),
         *_compiled_lines(found),
     ]
     if found.findings:
@@ -44,8 +62,9 @@ def _counts(found: Collected, not_run: Sequence[_not_run.Group]) -> str:
     words = [f"**{plural(measured, 'point')} measured**" if measured else "**Nothing measured**"]
     if imported:
         words.append(f"{imported:,} imported")
-    if predicted := len(found.predicted) + len(found.predicted_kernels):
-        words.append(f"{predicted:,} predicted")
+    predicted = (*found.predicted, *found.predicted_passes, *found.predicted_kernels)
+    if predicted:
+        words.append(f"{len(predicted):,} predicted")
     if found.compiled:
         words.append(plural(len(found.compiled), "kernel build"))
     for status in dict.fromkeys(group.status for group in not_run):
@@ -98,6 +117,30 @@ def _curve_line(curves: Sequence[_verify.Curve], found: Collected) -> list[str]:
     ]
 
 
+def _sweep_lines(found: Collected, sweeps: Sequence[SweepConclusion]) -> list[str]:
+    """Return what each sweep of combinations recommends, and what it saves a pass near 4 rows."""
+    lines = []
+    for one in sweeps[:_MOST_OF_A_KIND]:
+        title = text(_combinations.name(one, found))
+        taken = [code(known.implementation) for known in one.recommended.ranges]
+        said = f"take {_text.listed(taken)}" if taken else text(one.silent_because or "")
+        nearest = min(
+            one.savings, key=lambda known: abs(known.tokens - _USUAL_TOKENS), default=None
+        )
+        if nearest is not None:
+            said += (
+                f"; all-reduces of a pass of {text(nearest.model)} with "
+                f"{plural(nearest.tokens, 'row')}: {nearest.calls:,} calls, "
+                f"**{_text.duration(nearest.now_s)}**"
+            )
+            if nearest.saved is not None:
+                saved = nearest.saved
+                low_high = _text.interval(saved.value, low_s=saved.low, high_s=saved.high)
+                said += f", of which **{low_high}** would be saved"
+        lines.append(f"{title}: {said}.")
+    return lines
+
+
 def _all_reduce_lines(found: Collected, series: Sequence[_sweep.Series]) -> list[str]:
     """Return the cost of a pass for each series that has one: at 4 rows, or the nearest to it."""
     nearest: dict[int, _sweep.Pass] = {}
@@ -113,7 +156,7 @@ def _all_reduce_lines(found: Collected, series: Sequence[_sweep.Series]) -> list
     ]
 
 
-def _budget_lines(passes: Sequence[_budget.Pass]) -> list[str]:
+def _budget_lines(passes: Sequence[_budget.Pass], wholes: Mapping[str, Forecast]) -> list[str]:
     lines = []
     for one in passes[:_MOST_OF_A_KIND]:
         whole, largest = one.whole, _budget.largest(one)
@@ -125,11 +168,28 @@ def _budget_lines(passes: Sequence[_budget.Pass]) -> list[str]:
                 f"({_text.share(total.seconds, whole.seconds)}"
                 f"{' of what is known' if whole.unknown else ''})"
             )
-        if whole.unknown:
-            names = dict.fromkeys(record.part for record in whole.unknown)
+        unknown = (one.with_components if one.components else one).whole.unknown
+        if one.components:
+            line += f"; with components {one.with_components.whole.time()}"
+        if unknown:
+            names = dict.fromkeys(record.part for record in unknown)
             line += f"; not known: {_text.listed(map(text, names))}"
+        if one.made_by in wholes:
+            line += _modes(wholes[one.made_by])
         lines.append(f"{line}.")
     return lines
+
+
+def _modes(whole: Forecast) -> str:
+    """Return the pass eager and as one graph, where both were played."""
+    eager, graph = whole.mode(predictions.EAGER), whole.mode(predictions.GRAPH)
+    if eager is None or graph is None:
+        return ""
+    least = "at least " if eager.flags else ""
+    return (
+        f"; eager {least}{_text.duration(eager.median_s)}, as one graph "
+        f"{least}{_text.duration(graph.median_s)}"
+    )
 
 
 def _compiled_lines(found: Collected) -> list[str]:

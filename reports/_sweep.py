@@ -13,12 +13,12 @@ from reports import _text
 from reports._collected import Collected, is_collective
 from reports._markdown import table, text
 from reports._text import NOT_KNOWN
-from verifyscope import bandwidth, models
+from verifyscope import bandwidth
+from verifyscope.pass_savings import calls_of
 from verifyscope.records import Measurement, Value
 
 MOST_SERIES = 24
 MOST_SIZES = 64
-ALL_REDUCES_PER_LAYER = 2
 _HEADER = (
     "bytes",
     "rows",
@@ -105,9 +105,9 @@ def _words(series: Series, found: Collected) -> list[str]:
     words += [str(first.dims[dim]) for dim in ("dtype", "redop") if dim in first.dims]
     if found.on_cpu(first):
         words.append("CPU")
-    if first.launch == "graph":
-        words.append("graph")
-    words += [f"{setting}={given}" for setting, given in first.requested.items()]
+    words += _mode(first)
+    if " " not in first.implementation:  # a combination says by its name what it asks for
+        words += [f"{setting}={given}" for setting, given in first.requested.items()]
     if series.imported:
         words.append(f"imported from {first.origin.file}" if first.origin else "imported")
     else:
@@ -115,6 +115,14 @@ def _words(series: Series, found: Collected) -> list[str]:
         if len(found.environments) > 1:
             words.append(f"on {found.letter(first.environment)}")
     return words
+
+
+def _mode(one: Measurement) -> list[str]:
+    """Return how calls were launched; nothing for single calls that nobody says more of."""
+    depth = one.depth or 1
+    if depth > 1:
+        return [f"{one.launch or 'calls'} x {depth}"]
+    return ["graph"] if one.launch == "graph" else []
 
 
 def series_table(series: Series) -> str:
@@ -182,12 +190,10 @@ def passes(series: Sequence[Series]) -> list[Pass]:
     found = []
     for one in series:
         for _, measured in one.points:
-            model, tokens = measured.dims.get("model"), measured.dims.get("tokens")
-            if measured.op == "all_reduce" and model in models.TABLE and isinstance(tokens, int):
-                layers = models.TABLE[str(model)].layers
-                found.append(
-                    Pass(one, measured, str(model), tokens, ALL_REDUCES_PER_LAYER * layers)
-                )
+            model, tokens = str(measured.dims.get("model")), measured.dims.get("tokens")
+            calls = calls_of(model)
+            if measured.op == "all_reduce" and calls is not None and isinstance(tokens, int):
+                found.append(Pass(one, measured, model, tokens, calls))
     return found
 
 
@@ -222,6 +228,7 @@ def _circumstances(one: Measurement) -> tuple[object, ...]:
         one.dims.get("dtype"),
         one.dims.get("redop"),
         one.launch,
+        one.depth or 1,
         one.environment,
         None if one.origin is None else one.origin.file,
         tuple(sorted(one.requested.items())),

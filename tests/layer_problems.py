@@ -1,7 +1,5 @@
 """What the tests of a layer's small ops share: running an implementation, and holding it."""
 
-from collections.abc import Mapping
-
 import pytest
 import torch
 
@@ -35,8 +33,3 @@ def normal(*sizes: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> t
     """Return the same normal numbers on every call."""
     generator = torch.Generator(DEVICE).manual_seed(seed)
     return torch.randn(sizes, generator=generator, device=DEVICE, dtype=dtype)
-
-
-def sizes_of(case: Case, *names: str) -> Mapping[str, object]:
-    """Return some dims of a case."""
-    return {name: case.dims[name] for name in names}

@@ -19,6 +19,7 @@ LL = {"NCCL_PROTO": "LL"}
 SECRETS = {
     "HF_TOKEN": "canary-token",
     "VLLM_API_KEY": "canary-key",
+    "NCCL_HOSTID": "canary-host",
     "NCCL_COMM_ID": "10.98.76.54:1234",
     "NCCL_DEBUG_FILE": "/home/canary-home/nccl.log",
 }
@@ -98,7 +99,8 @@ def test_a_server_that_never_ends_is_stopped_and_the_worker_without_the_setting_
     server = ("--ranks", "4", "--drop", "3", "--overwrite", "1=Simple", "--serve")
     done = attested.run("--seconds", "1", server=server, settings=LL | SECRETS)
     assert done.returncode == 1
-    verdict, dropped, other = first(done).split("; ")
+    verdict, dropped, other, same = first(done).split("; ")
+    assert same == "NCCL_HOSTID=<host> reached all 4 workers"
     assert verdict == "NCCL_PROTO=LL reached 2 of 4 workers"
     assert dropped.endswith(" shows Simple")
     assert other.endswith(" shows none")

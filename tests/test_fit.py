@@ -1,6 +1,5 @@
 """alpha + bytes / beta: the line through measured rows, and what its interval promises."""
 
-import math
 import random
 from collections.abc import Sequence
 
@@ -75,5 +74,3 @@ def test_a_line_that_falls_has_no_bandwidth_and_no_negative_time() -> None:
     assert line.bytes_per_s is None
     assert line.seconds(10**9) == 0.0
     assert line.interval(10**9)[0] == 0.0
-    assert math.isclose(fit.student_t(1), 12.71)
-    assert fit.student_t(31) == pytest.approx(2.0395, abs=1e-3)

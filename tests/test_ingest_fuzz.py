@@ -82,6 +82,10 @@ TEXTS = (
     "\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1\tPIX\t X \n",
     bridge() + GPU.format(address="c2:00.0"),
     DMESG,
+    "system,fw,ver,kernel_source,moe_dtype,num_experts,distribution,num_tokens,latency_us\n"
+    + "h200_sxm,vllm,0.19.0,marlin,int4_wo,384,balanced,4,60.0\n" * 3,
+    "op_name,nccl_dtype,num_gpus,message_size,latency_us\n"
+    "all_reduce,half,8,256,10.0\nall_reduce,half,8,512,10.0\n",
 )
 ODD = (
     "NaN",

@@ -141,6 +141,14 @@ def test_the_command_names_files_and_no_folders(monkeypatch: pytest.MonkeyPatch)
     )
 
 
+def test_what_stands_behind_two_dashes_is_another_program_s_and_stays_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = ["python", "-m", "collectives.attest", "--seconds", "9", "--", "x", "--api-key=abc"]
+    monkeypatch.setattr(sys, "orig_argv", given)
+    assert cli.command_line() == "python -m collectives.attest --seconds 9 -- ..."
+
+
 def test_only_listed_variables_are_recorded_and_never_a_secret() -> None:
     listed = dict.fromkeys(settings.SETTINGS, "1")
     planted = {
@@ -154,7 +162,7 @@ def test_only_listed_variables_are_recorded_and_never_a_secret() -> None:
         "nccl_proto": "LL",
         "NCCL_PROTO_": "LL",
     }
-    assert settings.in_force(listed | planted) == listed
+    assert settings.in_force(listed | planted) == listed | dict(settings.HIDDEN)
     assert settings.in_force(planted) == {}
 
 
@@ -179,3 +187,8 @@ def test_any_value_can_be_recorded(values: dict[str, str]) -> None:
 def test_paths_in_settings_become_file_names(tmp_path: Path) -> None:
     given = {"NCCL_GRAPH_FILE": str(tmp_path / "box.xml"), "LD_PRELOAD": "/a/libnccl.so.2"}
     assert settings.in_force(given) == {"NCCL_GRAPH_FILE": "box.xml", "LD_PRELOAD": "libnccl.so.2"}
+
+
+def test_a_setting_that_names_a_machine_keeps_only_that_it_is_set() -> None:
+    given = {"NCCL_HOSTID": "rack7-node", "NCCL_PROTO": "LL"}
+    assert settings.in_force(given) == {"NCCL_PROTO": "LL", "NCCL_HOSTID": "<host>"}

@@ -156,3 +156,33 @@ def test_medians_of_resamples_are_drawn_as_if_each_resample_had_been(count: int)
         # A percentile of 40,000 draws is off by about half a percent of them.
         near = np.percentile(resampled, [percent - 0.7, percent + 0.7])
         assert near[0] <= np.percentile(drawn, percent) <= near[1]
+
+
+def test_students_t_is_that_of_the_tables() -> None:
+    assert stats.student_t(1) == pytest.approx(12.71)
+    assert stats.student_t(4) == pytest.approx(2.776)
+    assert stats.student_t(31) == pytest.approx(2.0395, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "value", "width"),
+    [
+        ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0], 3.0, 2.776 * (2 / 3) ** 0.5),
+        # Variances 1 and 25: (26 / 3)^2 / ((1 / 9 + 625 / 9) / 2) = 2.15 degrees, so 2.
+        ([1.0, 2.0, 3.0], [5.0, 10.0, 15.0], 8.0, 4.303 * (26 / 3) ** 0.5),
+        ([2.0, 2.0], [5.0, 5.0, 5.0], 3.0, 0.0),
+        ([5.0, 5.0], [2.0, 2.0], -3.0, 0.0),
+    ],
+)
+def test_the_interval_of_a_difference_is_welchs(
+    new: list[float], old: list[float], value: float, width: float
+) -> None:
+    found = stats.difference_of_means(new, old)
+    assert found.value == pytest.approx(value)
+    assert found.high - found.value == pytest.approx(width)
+    assert found.value - found.low == pytest.approx(width)
+
+
+def test_a_mean_without_a_second_sample_has_no_spread() -> None:
+    with pytest.raises(ValueError, match="at least 2"):
+        stats.difference_of_means([1.0], [2.0, 3.0])

@@ -19,9 +19,13 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def _without_gradients() -> Iterator[None]:
+def _one_thread() -> Iterator[None]:
+    """Run as a rank does; more threads on a shared machine wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     with torch.inference_mode():
         yield
+    torch.set_num_threads(threads)
 
 
 def _case(model: Model | str = "kimi-k2.5", **more: object) -> Case:

@@ -138,7 +138,7 @@ def versions() -> dict[str, str]:
     loaded: the metadata of a wheel does not say which library is used.
     """
     found = {name: version for name in PACKAGES if (version := installed(name)) is not None}
-    extra = {"torch-cuda": torch_cuda(), "nccl-runtime": _loaded_nccl()}
+    extra = {"torch-cuda": torch_cuda(), "nccl-runtime": loaded_nccl()}
     return found | {name: version for name, version in extra.items() if version is not None}
 
 
@@ -163,7 +163,7 @@ def torch_cuda() -> str | None:
     return found[1] if found else None
 
 
-def _loaded_nccl() -> str | None:
+def loaded_nccl() -> str | None:
     """Return the version of each NCCL that this process has loaded; two are a finding."""
     try:
         maps = Path("/proc/self/maps").read_text(errors="replace")

@@ -14,6 +14,8 @@ from types import MappingProxyType
 
 from verifyscope.privacy import redacted
 
+# Names of machines, whatever they look like.
+HIDDEN: Mapping[str, str] = MappingProxyType({"NCCL_HOSTID": "<host>"})
 NEVER = ("KEY", "TOKEN", "SECRET", "PASS", "AUTH", "CRED")
 
 _NCCL = {
@@ -272,7 +274,7 @@ def in_force(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the listed variables that are set, in the list's order, fit for a record."""
     given = os.environ if environment is None else environment
     return {
-        name: redacted(given[name])
+        name: HIDDEN.get(name) or redacted(given[name])
         for name in SETTINGS
         if name in given and not any(word in name for word in NEVER)
     }

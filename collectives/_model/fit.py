@@ -14,17 +14,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from verifyscope.stats import student_t
+
 LEAST_SIZES = 3
 BAD_FIT = 0.25
-
-# Student's t at 97.5 % for 1 to 30 degrees of freedom; above, the leading terms of its expansion.
-# fmt: off
-_T = (
-    12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)
-# fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +104,6 @@ def fit(rows: Sequence[tuple[int, float]]) -> Line:
         worst=worst,
         worst_bytes=worst_bytes,
     )
-
-
-def student_t(degrees: int) -> float:
-    """Return the 97.5 % point of Student's t."""
-    return _T[degrees - 1] if degrees <= len(_T) else 1.960 + 2.372 / degrees + 2.82 / degrees**2
 
 
 def scaled(line: Line, *, latency: float, slope: float) -> Line:

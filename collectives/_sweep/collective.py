@@ -2,7 +2,7 @@
 
 Every rank's data are small whole numbers, so that a sum over all ranks is exact in every dtype and
 one wrong bit shows. They repeat with a period: `windows` holds one period (or less) of the data of
-each rank for this call, shape (ranks, window), and `tile` lengthens a window to a buffer.
+each rank for this call, shape (ranks, window).
 """
 
 from collections.abc import Callable
@@ -19,7 +19,8 @@ class Collective:
 
     redop: the reduction as nccl-tests names it, "none" where nothing is reduced.
     input_elements, output_elements: of the size's elements and the ranks, what one rank holds.
-    expected: of windows, rank and the size's elements, the right output of that rank.
+    expected: of windows, rank and the size's elements, the right output of that rank; where it has
+        the period of the data, one period is enough.
     run: of output and input, the call that is timed; both are one tensor where it runs in place.
     """
 
@@ -29,8 +30,3 @@ class Collective:
     output_elements: Callable[[int, int], int]
     expected: Callable[["torch.Tensor", int, int], "torch.Tensor"]
     run: Callable[["torch.Tensor", "torch.Tensor"], None]
-
-
-def tile(window: "torch.Tensor", elements: int) -> "torch.Tensor":
-    """Return `elements` numbers: `window`, repeated as often as that takes."""
-    return window.repeat(-(-elements // len(window)))[:elements]

@@ -36,6 +36,7 @@ op "process_start", part "host", case "process-start"; what the whole sweep took
 part "host", case "measuring", with the measured share in `method`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -115,6 +116,11 @@ class Combination:
         """Return the name that records have as implementation: no two of a plan share it."""
         words = [self.backend, *([] if self.choice == "default" else [self.choice])]
         return " ".join([*words, *(f"{name}={value}" for name, value in self._axes().items())])
+
+    @property
+    def slug(self) -> str:
+        """Return the label as a file name."""
+        return re.sub(r"[^a-z0-9]+", "-", self.label.lower()).strip("-")
 
     @property
     def launched(self) -> bool:

@@ -4,7 +4,8 @@ import importlib.util
 import os
 
 from collectives._sweep.messages import Gpus
-from collectives._sweep.plan import DTYPE_BYTES, Job
+from collectives._sweep.points import DTYPE_BYTES
+from collectives._sweep.spec import Spec
 from verifyscope import units
 from verifyscope.errors import UsageError
 
@@ -18,7 +19,7 @@ def require_torch() -> None:
         raise UsageError("torch is not installed here; run `make setup`, or use its environment")
 
 
-def require_driver(job: Job) -> None:
+def require_driver(spec: Spec) -> None:
     """Raise `UsageError` at once where NVML shows fewer GPUs than ranks, before torch is loaded."""
     try:
         import pynvml
@@ -32,33 +33,37 @@ def require_driver(job: Job) -> None:
         count = 0
     except pynvml.NVMLError:
         return
-    require_gpus(job, Gpus(count))
+    require_gpus(spec, Gpus(count))
 
 
-def require_gpus(job: Job, found: Gpus) -> None:
+def require_gpus(spec: Spec, found: Gpus) -> None:
     """Raise `UsageError` that says how many GPUs there are, and what to type instead."""
-    if found.count >= job.ranks:
+    named = [device for known in spec.combinations for device in known.gpu_order]
+    if found.count > max([spec.local_ranks - 1, *named]):
         return
     counted = {0: "no NVIDIA GPU was", 1: "1 NVIDIA GPU was"}
     present = counted.get(found.count, f"{found.count} NVIDIA GPUs were")
     why = f" ({found.reason})" if found.reason else ""
     fewer = f"--gpus {found.count}, or " if found.count > 1 else ""
+    if named and found.count >= spec.local_ranks:
+        raise UsageError(f"--gpu-order names device {max(named)}, but {present} found{why}")
     raise UsageError(
-        f"--gpus {job.ranks}, but {present} found{why}; give {fewer}"
-        f"--gpus {job.ranks} --backend gloo for {job.ranks} CPU processes"
+        f"--gpus {spec.ranks}, but {present} found{why}; give {fewer}"
+        f"--gpus {spec.ranks} --backend gloo for {spec.ranks} CPU processes"
     )
 
 
-def require_memory(job: Job) -> None:
+def require_memory(spec: Spec) -> None:
     """Raise `UsageError` where the largest size does not fit in this machine, ranks times."""
     try:
         present = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         return
-    elements = max(point.elements for point in job.points)
-    needed = job.ranks * elements * DTYPE_BYTES[job.dtype] * _COPIES
+    elements = max(point.elements for point in spec.points)
+    needed = spec.local_ranks * elements * DTYPE_BYTES[spec.dtype] * _COPIES
     if needed > present:
         raise UsageError(
-            f"{job.ranks} processes need {units.bytes_(needed)} for the largest size, this machine "
-            f"has {units.bytes_(present)}; give a smaller --max-bytes, fewer --tokens or --ranks"
+            f"{spec.local_ranks} processes need {units.bytes_(needed)} for the largest size, "
+            f"this machine has {units.bytes_(present)}; give a smaller --max-bytes, fewer --tokens "
+            f"or --ranks"
         )

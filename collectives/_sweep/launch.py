@@ -1,4 +1,4 @@
-"""Run a job on N ranks and hand over each point as soon as all ranks have measured it.
+"""Run a job on N ranks and hand over each result as soon as all ranks have it.
 
 The fork server (fork_server.py beside this) is the one child of this process, in a session of its
 own: Ctrl-C reaches this process alone, which then ends the server and with it all ranks. Whatever
@@ -12,49 +12,82 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
+from collectives._sweep.job import Job, Launch, Timing
 from collectives._sweep.messages import (
+    Checked,
     CountGpus,
     Failed,
     Finished,
+    Forked,
     Gpus,
     Joined,
+    Logs,
     Progress,
+    Stop,
+    Stressed,
     Timed,
     ending,
 )
-from collectives._sweep.plan import Job, Point
-from verifyscope import stats
+from collectives._sweep.points import Point
 from verifyscope.errors import Failure
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parent.parent.parent
 _IMPORT_S = 300.0
 _LEAVE_S = 5.0
 # What the fork server may take beyond a job's own time-out to say who is to blame.
-_ANSWER_S = 5.0
+_ANSWER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """All ranks have joined, in their order."""
+    """All ranks have joined, in their order; it took `seconds` from asking for them."""
 
     ranks: tuple[Joined, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """A point that all ranks have checked, eagerly or captured; `wrong` is their sum."""
+
+    point: Point
+    launch: Launch
+    wrong: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One point of all ranks: a sample is the maximum over ranks; `wrong` is their sum."""
+    """One time of a point, of all ranks: a sample is the maximum over ranks; `wrong` is their sum.
+
+    spent_s: what the samples took with their barriers, on the slowest rank.
+    """
 
     point: Point
+    timing: Timing
     samples: tuple[float, ...]
-    summary: stats.Summary
-    wrong: int
+    wrong: int | None
     exposed: int
+    spent_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Integrity:
+    """What the stress found at a size, of all ranks."""
+
+    size_bytes: int
+    calls: int
+    differing: int
+    off: int
+
+
+Found = Group | Probed | Result | Integrity | Progress | Logs
 
 
 class RankFailed(Exception):
@@ -67,10 +100,27 @@ class RankFailed(Exception):
         self.said = failed.said
 
 
-class ForkServer:
-    """A started fork server; `receive` and `send` speak to it."""
+class Team(Protocol):
+    """Who starts the ranks of a job: the fork server of this machine, or of several."""
 
-    def __init__(self) -> None:
+    def run(self, job: Job) -> Iterator[object]:
+        """Yield what the ranks say; the last is `Finished` or `Failed`."""
+        ...
+
+    def count_gpus(self) -> Gpus:
+        """Return how many GPUs a rank would see."""
+        ...
+
+
+class ForkServer:
+    """A started fork server; a new one is started for a job where the last has ended."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = dict(variables)
+        self._group: int | None = None
+        self._start()
+
+    def _start(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
@@ -78,30 +128,45 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
-                env=_environment(),
+                env=self._variables,
             )
         self._connection = Connection(ours.detach())
         self._ready = False
 
-    def send(self, message: object) -> None:
-        """Ask for something, once torch is imported there."""
+    def ready(self) -> None:
+        """Wait until torch is imported there; `Failure` where it can't be."""
         if not self._ready:
-            first = self.receive(_IMPORT_S)
+            first = self._receive(_IMPORT_S, None)
             if isinstance(first, Failed):
                 raise Failure(f"torch could not be loaded: {first.reason}")
             self._ready = True
-        with contextlib.suppress(BrokenPipeError):  # `receive` says what became of the server
-            self._connection.send(message)
 
-    def receive(self, timeout_s: float) -> object:
-        """Return the next message; `Failed` where the server itself is gone or silent."""
-        who = f"the process that holds all ranks (pid {self.process.pid})"
-        try:
-            if self._connection.poll(timeout_s):
-                return self._connection.recv()
-        except (EOFError, ConnectionResetError):
-            return Failed(kind="error", reason=f"{who} {ending(self.process.wait())}")
-        return Failed(kind="hang", reason=f"{who} says nothing for {timeout_s:g} s")
+    def run(self, job: Job, upstream: Connection | None = None) -> Iterator[object]:
+        """Yield what the ranks say; a `Stop` that comes from `upstream` ends them."""
+        if self.process.poll() is not None:
+            self.end()
+            self._start()
+        with tempfile.TemporaryDirectory(
+            prefix="verifyscope-", ignore_cleanup_errors=True
+        ) as folder:
+            self._send((job, folder))
+            while True:
+                message = self._receive(job.timeout_s + _ANSWER_S, upstream)
+                if isinstance(message, Forked):
+                    self._group = message.group
+                    continue
+                yield message
+                if isinstance(message, Finished | Failed):
+                    self._group = None
+                    return
+
+    def count_gpus(self) -> Gpus:
+        """Return how many GPUs a rank would see."""
+        self._send(CountGpus())
+        found = self._receive(_IMPORT_S, None)
+        if isinstance(found, Gpus):
+            return found
+        return Gpus(0, found.reason if isinstance(found, Failed) else None)
 
     def end(self) -> None:
         """End the server and all of its ranks, whatever they are doing."""
@@ -112,89 +177,145 @@ class ForkServer:
                     self.process.wait(_LEAVE_S)
         finally:
             if self.process.returncode != 0:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self.process.pid, signal.SIGKILL)
+                for group in (self.process.pid, self._group):
+                    if group is not None:
+                        with contextlib.suppress(ProcessLookupError, PermissionError):
+                            os.killpg(group, signal.SIGKILL)
                 self.process.wait()
+
+    def _send(self, message: object) -> None:
+        self.ready()
+        with contextlib.suppress(BrokenPipeError):  # `_receive` says what became of the server
+            self._connection.send(message)
+
+    def _receive(self, timeout_s: float, upstream: Connection | None) -> object:
+        """Return the next message; `Failed` where the server itself is gone or silent."""
+        who = f"the process that holds all ranks (pid {self.process.pid})"
+        sources = [self._connection] if upstream is None else [self._connection, upstream]
+        try:
+            ready = wait(sources, timeout_s)
+            if upstream is not None and upstream in ready:
+                self._connection.send(_asked(upstream))
+                ready = wait([self._connection], timeout_s)
+            if ready:
+                return self._connection.recv()
+        except (EOFError, ConnectionResetError, BrokenPipeError):
+            return Failed(kind="error", reason=f"{who} {ending(self.process.wait())}", blame=9)
+        self.process.kill()  # it watches the ranks and answers in time, or is of no use
+        self.process.wait()
+        return Failed(kind="hang", reason=f"{who} says nothing for {timeout_s:g} s", blame=9)
 
 
 @contextlib.contextmanager
-def fork_server() -> Iterator[ForkServer]:
-    """Start a fork server and end it, with all ranks, when the block is left."""
-    server = ForkServer()
+def fork_server(*, several: bool = False) -> Iterator[ForkServer]:
+    """Start a fork server and end it, with all ranks, when the block is left.
+
+    several: its ranks talk to those of other machines.
+    """
+    server = ForkServer(variables(several=several))
     try:
         yield server
     finally:
         server.end()
 
 
-def count_gpus(server: ForkServer) -> Gpus:
-    """Return how many GPUs a rank would see."""
-    server.send(CountGpus())
-    found = server.receive(_IMPORT_S)
-    if isinstance(found, Gpus):
-        return found
-    return Gpus(0, found.reason if isinstance(found, Failed) else None)
-
-
 @dataclass(slots=True)
 class _Collected:
-    """What has come in so far."""
+    """What has come in so far, by rank."""
 
+    began_s: float
     joined: dict[int, Joined] = field(default_factory=dict)
-    timed: dict[int, dict[int, Timed]] = field(default_factory=dict)
+    parts: dict[tuple[object, ...], dict[int, object]] = field(default_factory=dict)
+
+    def add(self, key: tuple[object, ...], rank: int, part: object, ranks: int) -> list[object]:
+        """Keep a rank's part; return all of them once there are `ranks`."""
+        known = self.parts.setdefault(key, {})
+        known[rank] = part
+        return [] if len(known) < ranks else list(self.parts.pop(key).values())
 
 
-def results(server: ForkServer, job: Job) -> Iterator[Group | Result | Progress]:
-    """Run `job`; yield the group, then each point as it is measured, with progress between.
+def results(team: Team, job: Job) -> Iterator[Found]:
+    """Run `job`; yield the group, then each result as it is there, with progress between.
 
     `RankFailed` where a rank is lost: within the job's time-out, after all that was measured.
     """
-    collected = _Collected()
-    with tempfile.TemporaryDirectory(prefix="verifyscope-", ignore_cleanup_errors=True) as folder:
-        server.send((job, folder))
-        while True:
-            message = server.receive(job.timeout_s + _ANSWER_S)
-            if isinstance(message, Finished):
-                return
-            if isinstance(message, Failed):
-                raise RankFailed(message)
-            found = _collect(message, collected, job)
-            if found is not None:
-                yield found
+    collected = _Collected(began_s=time.monotonic())
+    for message in team.run(job):
+        if isinstance(message, Failed):
+            raise RankFailed(message)
+        found = _collect(message, collected, job)
+        if found is not None:
+            yield found
 
 
-def _collect(message: object, collected: _Collected, job: Job) -> Group | Result | Progress | None:
+def _collect(message: object, collected: _Collected, job: Job) -> Found | None:
     """Keep `message`; return what is now complete."""
     if isinstance(message, Joined):
         collected.joined[message.rank] = message
         if len(collected.joined) == job.ranks:
-            return Group(ranks=tuple(collected.joined[rank] for rank in range(job.ranks)))
+            ranks = tuple(collected.joined[rank] for rank in range(job.ranks))
+            return Group(ranks=ranks, seconds=time.monotonic() - collected.began_s)
     elif isinstance(message, Timed):
-        ranks = collected.timed.setdefault(message.point, {})
-        ranks[message.rank] = message
-        if len(ranks) == job.ranks:
-            del collected.timed[message.point]
-            return _result(job.points[message.point], list(ranks.values()))
-    elif isinstance(message, Progress):
+        key: tuple[object, ...] = (message.task, message.timing)
+        if parts := collected.add(key, message.rank, message, job.ranks):
+            return _result(job, [part for part in parts if isinstance(part, Timed)])
+    elif isinstance(message, Checked):
+        key = (message.task, message.launch)
+        if parts := collected.add(key, message.rank, message, job.ranks):
+            return Probed(
+                point=job.tasks[message.task].point,
+                launch=message.launch,
+                wrong=sum(part.wrong for part in parts if isinstance(part, Checked)),
+            )
+    elif isinstance(message, Stressed):
+        key = (message.size_bytes,)
+        if parts := collected.add(key, message.rank, message, job.ranks):
+            return _integrity([part for part in parts if isinstance(part, Stressed)])
+    elif isinstance(message, Progress | Logs):
         return message
     return None
 
 
-def _result(point: Point, ranks: list[Timed]) -> Result:
+def _result(job: Job, ranks: list[Timed]) -> Result:
     samples = tuple(map(max, zip(*(rank.seconds for rank in ranks), strict=True)))
+    wrong = [rank.wrong for rank in ranks if rank.wrong is not None]
     return Result(
-        point=point,
+        point=job.tasks[ranks[0].task].point,
+        timing=ranks[0].timing,
         samples=samples,
-        summary=stats.summarise(samples),
-        wrong=sum(rank.wrong for rank in ranks),
+        wrong=sum(wrong) if len(wrong) == len(ranks) else None,
         exposed=max(rank.exposed for rank in ranks),
+        spent_s=max(rank.spent_s for rank in ranks),
     )
 
 
-def _environment() -> dict[str, str]:
+def _integrity(ranks: list[Stressed]) -> Integrity:
+    return Integrity(
+        size_bytes=ranks[0].size_bytes,
+        calls=ranks[0].calls,
+        differing=max(rank.differing for rank in ranks),
+        off=sum(rank.off for rank in ranks),
+    )
+
+
+def _asked(upstream: Connection) -> object:
+    """Return what the sweep's first machine says; `Failure` where it is gone."""
+    try:
+        return upstream.recv()
+    except (EOFError, ConnectionResetError):
+        raise Failure("the machine of rank 0 is gone; its own output says why") from None
+
+
+def stop(connection: Connection) -> None:
+    """Ask who is behind `connection` to end its ranks, if it is still there."""
+    with contextlib.suppress(OSError):
+        connection.send(Stop())
+
+
+def variables(*, several: bool) -> dict[str, str]:
     """Return the environment of the ranks: this one, one thread a rank, and one machine."""
     found = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    if Path("/sys/class/net/lo").exists():
+    if not several and Path("/sys/class/net/lo").exists():
         found["GLOO_SOCKET_IFNAME"] = "lo"
     # The folders of this project run from the checkout, whatever the current folder is.
     paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]

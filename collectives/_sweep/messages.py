@@ -4,6 +4,8 @@ import signal
 from dataclasses import dataclass
 from typing import Literal
 
+from collectives._sweep.job import Launch, Timing
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
@@ -25,9 +27,38 @@ class Gpus:
     reason: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """The ranks of a job were started; `group` is their process group on that machine."""
+
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Ask for the end of a job whose ranks on another machine are lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationFile:
+    """Listed settings of a file that NCCL reads, by its name without folders."""
+
+    name: str
+    settings: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadBack:
+    """What is in effect in the process of a rank; `bound` is None where no binding was asked."""
+
+    settings: dict[str, str]
+    files: tuple[ConfigurationFile, ...]
+    bound: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """A rank is in the group: its process and its device.
+    """A rank is in the group: its process, its device, and what it read back of its settings.
 
     library_version: the version of NCCL that is loaded; with gloo that of torch, which holds gloo.
     """
@@ -38,20 +69,55 @@ class Joined:
     bus: str
     name: str
     library_version: str
+    read_back: ReadBack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A rank has probed a task: how many of its values were wrong over all calls of a launch."""
+
+    rank: int
+    task: int
+    launch: Launch
+    wrong: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """A rank's own times for one point, and how many of its values were wrong over all calls.
+    """A rank's own times for one timing of a task, per call, and what was wrong over all calls.
 
-    exposed: how many times may hold the host's launch, because the hold before it was over early.
+    wrong: None where the values could not be told. exposed: how many times may hold the host's
+    launch, because the hold before it was over early. spent_s: in the samples, with their barriers.
     """
 
     rank: int
-    point: int
+    task: int
+    timing: Timing
     seconds: tuple[float, ...]
-    wrong: int
+    wrong: int | None
     exposed: int
+    spent_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stressed:
+    """A rank's part of the integrity stress at one size: calls whose bits differ, or are off.
+
+    differing: calls whose bits were not those of rank 0. off: values beyond what rounding explains.
+    """
+
+    rank: int
+    size_bytes: int
+    calls: int
+    differing: int
+    off: int
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """Files that the ranks of a machine left in a probe: rank, name and content."""
+
+    files: tuple[tuple[int, str, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +148,24 @@ class Finished:
     """All ranks are done and gone."""
 
 
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The sweep is over, and this is the status that every machine ends with."""
+
+    status: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The job is over early and all ranks are gone; `reason` names the rank. `said` is its log."""
+    """The job is over early and all ranks are gone; `reason` names the rank. `said` is its log.
+
+    blame: of several machines the one with the highest knows best who was lost first.
+    """
 
     kind: Literal["error", "hang"]
     reason: str
     said: tuple[str, ...] = ()
+    blame: int = 0
 
 
 def ending(code: int | None) -> str:

@@ -1,116 +1,222 @@
-"""size = tokens x hidden x bytes of the dtype, and powers of two: what a sweep measures, in order.
+"""Which combinations a sweep runs, which it only lists, and why.
 
-Sizes are bytes of the buffer that one rank reduces; each is a whole number of elements.
+NCCL's own choice, then {ring, tree} x {LL, Simple} for each variation of the further axes. LL128 is
+run only where it is allowed, and is then `unsafe`; what one PCIe machine does not have (NVLS,
+CollNet, ...) is listed as unsupported with the reason, and run only by force. No list with ^ is
+ever made but ^LL128. Sources: facts on NCCL 2.18 to 2.31, src/graph/tuning.cc.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from collectives._sweep.collective import Collective
-from verifyscope.errors import UsageError
-from verifyscope.models import find_model
-
-DTYPE_BYTES: Mapping[str, int] = MappingProxyType({"bfloat16": 2, "float16": 2, "float32": 4})
-BACKENDS = ("gloo", "nccl")
-# Sums of whole numbers stay exact in bfloat16 (8 bits) up to 256.
-MOST_RANKS = 256
-
-DEFAULT_MODEL = "kimi-k2.5"
-DEFAULT_TOKENS = (1, 2, 4, 8, 16)
-# CPU processes are slow and say nothing about a link: only the sizes of a verify pass by default.
-DEFAULT_RANGE: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {"gloo": (8 * 2**10, 2**20), "nccl": (2**10, 64 * 2**20)}
+from collectives._sweep.axes import Axes
+from collectives._sweep.backend import Backend
+from collectives._sweep.combination import (
+    ALGORITHM_TOKENS,
+    CHOICE_VARIABLES,
+    NOT_LL128,
+    Combination,
 )
-DEFAULT_ITERATIONS: Mapping[str, int] = MappingProxyType({"gloo": 10, "nccl": 20})
+from ingest.nccl_names import UnknownToken, allowed
+from verifyscope.errors import UsageError
+
+MOST_COMBINATIONS = 200
+_USUAL_ALGORITHMS = ("ring", "tree")
+_USUAL_PROTOCOLS = ("ll", "simple")
+_OTHERS = tuple(name for name in ALGORITHM_TOKENS if name not in _USUAL_ALGORITHMS)
+_REASONS = {
+    "nvls": "needs NVSwitch multicast and capability 9.0; one PCIe machine has no NVSwitch",
+    "nvlstree": "needs NVLS, and NCCL turns it off on one machine",
+    "collnetdirect": "needs a CollNet plugin and NCCL_COLLNET_ENABLE=1",
+    "collnetchain": "needs a CollNet plugin and NCCL_COLLNET_ENABLE=1",
+    "pat": "NCCL has it for all-gather and reduce-scatter only",
+}
+_BASELINE = "what it chooses by itself: all others are compared with this"
+# Why what is run is worth running.
+_WORTH = {
+    "ring": "a ring, bandwidth for all sizes",
+    "tree": "a tree, on one machine a chain a channel",
+    "ll": "LL has the least latency and sends every byte twice",
+    "simple": "Simple has all the bandwidth and more latency",
+}
+_UNSAFE = (
+    "NCCL keeps LL128 off PCIe: stores may be seen out of order and corrupt data; integrity is "
+    "stressed before it is timed"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One size in one direction; `tokens` and `model` where the size comes from a model."""
+class Asked:
+    """What a plan is made of. environment: the user's own, for settings that are kept as set."""
 
-    size_bytes: int
-    elements: int
-    in_place: bool
-    tokens: int | None = None
-    model: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What all ranks do. `timeout_s` is the longest time in which no rank gets any further."""
-
-    collective: Collective
-    backend: str
+    op: str
+    backend: Backend
     ranks: int
-    dtype: str
-    points: tuple[Point, ...]
-    iterations: int
-    warmup: int
-    timeout_s: float
-
-    @property
-    def calls(self) -> int:
-        """Return how often each rank calls the collective, warm-up included."""
-        return len(self.points) * (self.iterations + self.warmup)
+    local_ranks: int
+    axes: Axes
+    allow_ll128: bool = False
+    force: bool = False
+    environment: Mapping[str, str]
 
 
-def points(
-    *,
-    backend: str,
-    dtype: str,
-    model: str | None,
-    tokens: Sequence[int] | None,
-    min_bytes: int | None,
-    max_bytes: int | None,
-) -> tuple[Point, ...]:
-    """Return the points by ascending size, out of place before in place.
-
-    With a model, its sizes; with a bound, the powers of two; with both, both; with neither the
-    default of each.
-    """
-    ranged = min_bytes is not None or max_bytes is not None
-    if tokens is not None and model is None:
-        raise UsageError("--tokens needs --model, whose hidden size makes bytes of them")
-    if model is None and not ranged:
-        model, ranged = DEFAULT_MODEL, True
-    by_size: dict[int, tuple[int | None, str | None]] = {}
-    if ranged:
-        for size in _powers_of_two(backend, dtype, min_bytes, max_bytes):
-            by_size[size] = (None, None)
-    if model is not None:
-        known = find_model(model)
-        for count in tokens or DEFAULT_TOKENS:
-            by_size[count * known.hidden * DTYPE_BYTES[dtype]] = (count, known.name)
-    return tuple(
-        Point(
-            size_bytes=size,
-            elements=size // DTYPE_BYTES[dtype],
-            in_place=in_place,
-            tokens=by_size[size][0],
-            model=by_size[size][1],
+def combinations(asked: Asked) -> tuple[Combination, ...]:
+    """Return what is run and what is listed, in their order; no two have one label."""
+    found = list(dict.fromkeys(_all(asked)))
+    by_label: dict[str, Combination] = {}
+    for known in found:
+        other = by_label.setdefault(known.label, known)
+        if other.environment() != known.environment():
+            raise UsageError(f"two graph files are named alike ({known.label}); rename one of them")
+    if len(by_label) > MOST_COMBINATIONS:
+        raise UsageError(
+            f"{len(by_label)} combinations are planned, at most {MOST_COMBINATIONS} are allowed; "
+            f"give fewer values on an axis"
         )
-        for size in sorted(by_size)
-        for in_place in (False, True)
+    return tuple(by_label.values())
+
+
+def _all(asked: Asked) -> Iterator[Combination]:
+    yield Combination(backend=asked.backend.name, reason=_BASELINE)
+    own = tuple(
+        (name, asked.environment[name]) for name in CHOICE_VARIABLES if name in asked.environment
+    )
+    if own and asked.backend.chooses and asked.ranks > 1:
+        yield _as_set(asked, own)
+    explicit = asked.axes.algorithms is not None or asked.axes.protocols is not None
+    for variation in _variations(asked):
+        if variation != Combination(backend=asked.backend.name):
+            yield _judged(asked, replace(variation, reason="NCCL's own choice in this variation"))
+        if not asked.backend.chooses and not explicit:
+            continue
+        for algorithm, protocol in _pairs(asked.axes, allow_ll128=asked.allow_ll128):
+            if algorithm is not None or protocol is not None:
+                yield _judged(asked, replace(variation, algorithm=algorithm, protocol=protocol))
+    if asked.backend.chooses and not explicit and asked.ranks > 1:
+        yield from _listed(asked)
+
+
+def _variations(asked: Asked) -> Iterator[Combination]:
+    axes = asked.axes
+    for channels, buffer, level, p2p, graph, order, bind, launch in itertools.product(
+        axes.channels,
+        axes.buffers,
+        axes.p2p_levels,
+        axes.p2p,
+        axes.graph_files,
+        axes.gpu_orders,
+        axes.bindings,
+        axes.launches,
+    ):
+        if order and len(order) != asked.local_ranks:
+            raise UsageError(
+                f"--gpu-order names {len(order)} devices for {asked.local_ranks} ranks of a "
+                f"machine; name one for each rank"
+            )
+        if p2p is False and level is not None:
+            continue  # without P2P a distance means nothing
+        yield Combination(
+            backend=asked.backend.name,
+            channels=channels,
+            buffer_bytes=buffer,
+            p2p_level=level,
+            p2p=p2p,
+            graph_file=graph,
+            gpu_order=order,
+            bind=bind,
+            launch=launch,
+        )
+
+
+def _pairs(axes: Axes, *, allow_ll128: bool) -> Iterator[tuple[str | None, str | None]]:
+    usual = ("ll", "ll128", "simple") if allow_ll128 else _USUAL_PROTOCOLS
+    protocols: Sequence[str | None] = axes.protocols or usual
+    for algorithm in axes.algorithms or _USUAL_ALGORITHMS:
+        # What has one protocol only is listed once, unless the protocols were named.
+        one = axes.protocols is None and algorithm in _OTHERS
+        for protocol in ("simple",) if one else protocols:
+            yield algorithm, protocol
+
+
+def _listed(asked: Asked) -> Iterator[Combination]:
+    """Yield what one PCIe machine does not run, so that nobody looks for it in vain."""
+    pairs = [] if asked.allow_ll128 else [(name, "ll128") for name in _USUAL_ALGORITHMS]
+    for algorithm, protocol in [*pairs, *((name, "simple") for name in _OTHERS)]:
+        bare = Combination(backend=asked.backend.name, algorithm=algorithm, protocol=protocol)
+        yield _judged(asked, bare)
+
+
+def _as_set(asked: Asked, own: tuple[tuple[str, str], ...]) -> Combination:
+    bare = Combination(backend=asked.backend.name, own=own)
+    if not switches_ll128_on(dict(own)):
+        return replace(bare, reason="the settings of your own environment, as they are")
+    if asked.allow_ll128:
+        return replace(bare, verdict="unsafe", reason=_UNSAFE)
+    return replace(
+        bare,
+        verdict="unsupported",
+        reason="your own environment switches LL128 on; --allow-ll128 runs it",
     )
 
 
-def _powers_of_two(
-    backend: str, dtype: str, min_bytes: int | None, max_bytes: int | None
-) -> list[int]:
-    default_min, default_max = DEFAULT_RANGE[backend]
-    low = min_bytes if min_bytes is not None else min(default_min, max_bytes or default_min)
-    high = max_bytes if max_bytes is not None else max(default_max, low)
-    if low > high:
-        raise UsageError(f"--min-bytes {low} is above --max-bytes {high}; give the smaller first")
-    if low < DTYPE_BYTES[dtype]:
-        raise UsageError(
-            f"--min-bytes {low} holds no element of {dtype}; give {DTYPE_BYTES[dtype]} or more"
-        )
-    found = [2**power for power in range(high.bit_length()) if low <= 2**power <= high]
-    if not found:
-        raise UsageError(
-            f"no power of two lies between --min-bytes {low} and --max-bytes {high}; widen them, "
-            f"or give --model and --tokens for other sizes"
-        )
-    return found
+def _judged(asked: Asked, known: Combination) -> Combination:
+    """Return the combination with its verdict; force runs all but LL128."""
+    why_not = _why_not(asked, known)
+    if known.protocol == "ll128" and not asked.allow_ll128:
+        why = "LL128 is off on PCIe and may corrupt data there; --allow-ll128 runs it"
+        return replace(known, verdict="unsupported", reason=why_not or why)
+    verdict = known.verdict
+    words = (_WORTH.get(word or "") for word in (known.algorithm, known.protocol))
+    reason = known.reason or "; ".join(filter(None, words)) or "named on the command line"
+    if known.protocol == "ll128":
+        verdict, reason = "unsafe", _UNSAFE
+    if why_not is None:
+        return replace(known, verdict=verdict, reason=reason)
+    if asked.force:
+        return replace(known, verdict=verdict, reason=f"by --force, although: {why_not}")
+    return replace(known, verdict="unsupported", reason=why_not)
+
+
+def _why_not(asked: Asked, known: Combination) -> str | None:
+    if not asked.backend.chooses and known.environment():
+        return f"{asked.backend.name} reads no settings of NCCL"
+    chosen = known.algorithm is not None or known.protocol is not None
+    if asked.ranks == 1 and chosen:
+        return "one rank has nobody to talk to: NCCL chooses nothing"
+    if known.algorithm is None:
+        return None
+    if known.algorithm in _REASONS and not (known.algorithm == "pat" and asked.op != "all_reduce"):
+        return _REASONS[known.algorithm]
+    if known.algorithm in _OTHERS and known.protocol not in (None, "simple", NOT_LL128):
+        return f"NCCL has {ALGORITHM_TOKENS[known.algorithm]} with Simple only"
+    if known.algorithm == "tree" and asked.op != "all_reduce":
+        return "NCCL has Tree for all-reduce only"
+    return None
+
+
+def switches_ll128_on(settings: Mapping[str, str], op: str = "all_reduce") -> bool:
+    """Say whether NCCL_PROTO asks for LL128, by name or by what a list with ^ leaves over."""
+    value = settings.get("NCCL_PROTO", "")
+    try:
+        left = allowed("NCCL_PROTO", value, op) if value else None
+    except UnknownToken:
+        return "^" in value
+    return left is not None and "ll128" in left
+
+
+def warnings(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield what a person should know of their own settings before anything runs."""
+    for name in CHOICE_VARIABLES:
+        value = environment.get(name, "")
+        if "^" not in value:
+            continue
+        if name == "NCCL_PROTO" and switches_ll128_on(environment):
+            yield (
+                f"{name}={value} of your environment switches LL128 on past its safety gate: what "
+                f"a list with ^ leaves over counts as asked for; name what is to be used instead"
+            )
+        elif value.upper() != "^LL128":
+            yield (
+                f"{name}={value} of your environment is a list with ^: what it leaves over counts "
+                f"as asked for; name what is to be used instead"
+            )

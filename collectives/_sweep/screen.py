@@ -27,15 +27,20 @@ class Screen:
         if self._bar is not None and shared:
             self._bar.start()
 
+    def begin(self, what: str, calls: int) -> None:
+        """Show a bar for the next `calls` samples."""
+        if self._bar is not None and self._task is not None:
+            self._bar.reset(self._task, total=calls, description=what)
+
     def show(self, *, calls: int) -> None:
-        """Move the bar to `calls` finished calls."""
+        """Move the bar to `calls` finished samples."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=calls)
 
 
 @contextlib.contextmanager
-def screen(calls: int) -> Iterator[Screen]:
-    """Show how many of `calls` are over, until the block is left."""
+def screen() -> Iterator[Screen]:
+    """Show what runs and how far it is, until the block is left."""
     if not cli.is_terminal(sys.stderr):
         yield Screen(None, None)
         return
@@ -43,7 +48,7 @@ def screen(calls: int) -> Iterator[Screen]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     bar = Progress(
-        TextColumn("calls"),
+        TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed}/{task.total}"),
         TimeRemainingColumn(),
@@ -53,4 +58,4 @@ def screen(calls: int) -> Iterator[Screen]:
         redirect_stderr=False,
     )
     with bar:
-        yield Screen(bar, bar.add_task("calls", total=calls))
+        yield Screen(bar, bar.add_task("starting", total=None))

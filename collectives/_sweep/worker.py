@@ -1,17 +1,19 @@
-"""One rank: join the group, then for each point check and time every call.
+"""One rank: set what its combination asks for, join the group, then probe, time or stress.
 
 A call gets data that no call before it had, in a poisoned output, and all of its values are
-compared afterwards. Only the call between barrier and end is timed. The data of all ranks are known
-to each: PERIOD random whole numbers a rank, of which call k starts at another place.
+compared afterwards. Only the calls between barrier and end are timed.
 
-`progress[rank]` goes up before and after each call: who lags can be told from outside.
+`progress[rank]` goes up before and after each sample: who lags can be told from outside.
 """
 
-import math
+import contextlib
+import ctypes
+import gc
 import os
 import platform
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -20,69 +22,93 @@ from typing import Protocol
 
 import torch
 import torch.distributed as dist
+from torch.distributed import (  # type: ignore[attr-defined]  # not in __all__
+    FileStore,
+    PrefixStore,
+    TCPStore,
+)
+from torch.distributed import (  # type: ignore[attr-defined]  # not in __all__
+    Store as Rendezvous,
+)
 
-from collectives._sweep.collective import tile
-from collectives._sweep.messages import Done, Joined, Raised, Timed
-from collectives._sweep.plan import MOST_RANKS, Job
+from collectives._sweep import calls, data, in_effect, stress
+from collectives._sweep.calls import Seat, Slots
+from collectives._sweep.job import Job, Launch, Timing
+from collectives._sweep.messages import Checked, Done, Joined, Raised, Timed
+from collectives._sweep.points import Point
+from collectives._sweep.stress import Store
 from collectives._sweep.timing import Clock, DeviceClock, HostClock
+from verifyscope.environment import loaded_nccl
+from verifyscope.privacy import redacted_words
 
-PERIOD = 65_521
-_STEP = 7_919
-_SEED = 20_260_801
 _LONGEST_TEXT = 300
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class Counters(Protocol):
-    """Numbers shared with the fork server, one a rank."""
+    """Numbers shared with the fork server, one a rank of this machine."""
 
     def __setitem__(self, rank: int, value: int) -> None: ...
 
 
 def main(job: Job, rank: int, *, folder: Path, pipe: Connection, progress: Counters) -> None:
     """Run rank `rank` of `job` and say over `pipe` what came of it; ends the process."""
-    _redirect(folder / f"rank-{rank}.log")
+    _die_with_parent()
     try:
-        device = _join(job, rank, folder / "store")
-        pipe.send(_joined(job, rank, device))
-        clock: Clock = HostClock() if device.type == "cpu" else DeviceClock(device)
-        here = _Rank(
-            job=job,
-            rank=rank,
-            device=device,
-            numbers=_numbers(job).to(device),
-            clock=clock,
-            progress=progress,
-        )
-        for at in range(len(job.points)):
-            pipe.send(_measured(here, at))
+        _redirect(folder / f"rank-{rank}.log")
+        in_effect.prepare(job, rank, folder)
+        store = _meet(job, folder)
+        device = _join(job, rank, store)
+        bound = in_effect.bind(job, rank, device)
+        run = job.backend.prepare(job, rank)
+        pipe.send(_joined(job, rank, device, bound))
+        seat = Seat(job=job, rank=rank, device=device, data=data.draw(job, device), run=run)
+        _Rank(seat, pipe, progress).work(store)
         pipe.send(Done(rank))
     except BaseException as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_TEXT]
-        pipe.send(Raised(rank=rank, at_s=time.monotonic(), text=text))
+        text = redacted_words(f"{type(error).__name__}: {error}")[:_LONGEST_TEXT]
+        with contextlib.suppress(OSError):  # where the sweep is gone nobody listens
+            pipe.send(Raised(rank=rank, at_s=time.monotonic(), text=text))
         # A group that lost a member may wait for it for ever when it is taken down.
         os._exit(1)
     dist.destroy_process_group()
     os._exit(0)
 
 
-def _redirect(log: Path) -> None:
-    """Keep what libraries print out of the table; someone who debugs NCCL sees it on stderr."""
-    if "NCCL_DEBUG" in os.environ:
-        os.dup2(2, 1)
+def _die_with_parent() -> None:
+    """Be killed when the fork server is: it may have no time to say so."""
+    try:
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    except (OSError, AttributeError):
         return
+
+
+def _redirect(log: Path) -> None:
+    """Keep what libraries print out of the table."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(file, 1)
     os.dup2(file, 2)
 
 
-def _join(job: Job, rank: int, store: Path) -> torch.device:
+def _meet(job: Job, folder: Path) -> Rendezvous:
+    """Return where the ranks find each other: a file, or the store of a launcher."""
+    if job.meeting is None:
+        return FileStore(str(folder / "store"), job.ranks)
+    limit = timedelta(seconds=job.timeout_s)
+    store = TCPStore(job.meeting.host, job.meeting.port, is_master=False, timeout=limit)
+    return PrefixStore(job.meeting.name, store)
+
+
+def _join(job: Job, rank: int, store: Rendezvous) -> torch.device:
     torch.set_num_threads(1)
-    device = torch.device("cuda", rank) if job.backend == "nccl" else torch.device("cpu")
-    if device.type == "cuda":
+    device = torch.device("cpu")
+    if job.backend.on_device:
+        local, order = rank - job.first_rank, job.combination.gpu_order
+        device = torch.device("cuda", order[local] if order else local)
         torch.cuda.set_device(device)
     dist.init_process_group(
-        job.backend,
-        store=dist.FileStore(str(store), job.ranks),  # type: ignore[attr-defined]  # not in __all__
+        job.backend.torch_name,
+        store=store,
         rank=rank,
         world_size=job.ranks,
         # The fork server ends a job first, and knows who is to blame.
@@ -92,75 +118,127 @@ def _join(job: Job, rank: int, store: Path) -> torch.device:
     return device
 
 
-def _joined(job: Job, rank: int, device: torch.device) -> Joined:
+def _joined(job: Job, rank: int, device: torch.device, bound: str | None) -> Joined:
     if device.type == "cpu":
         bus, name, library = "cpu", platform.machine(), str(torch.__version__)
     else:
         found = torch.cuda.get_device_properties(device)
         parts = [getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
         known = [part for part in parts if part is not None]
-        bus = "{:04x}:{:02x}:{:02x}".format(*known) if len(known) == 3 else f"cuda{rank}"
+        bus = "{:04x}:{:02x}:{:02x}".format(*known) if len(known) == 3 else f"cuda{device.index}"
         name, library = found.name, _nccl_version()
     return Joined(
-        rank=rank, pid=os.getpid(), device=rank, bus=bus, name=name, library_version=library
+        rank=rank,
+        pid=os.getpid(),
+        device=rank - job.first_rank if device.index is None else device.index,
+        bus=bus,
+        name=name,
+        library_version=library,
+        read_back=in_effect.read_back(bound),
     )
 
 
 def _nccl_version() -> str:
     """Return the version of the library that is loaded, not the one torch was built against."""
+    loaded = loaded_nccl()
+    if loaded is not None:
+        return loaded
     group = getattr(dist, "ProcessGroupNCCL", None)
-    loaded: Callable[[], tuple[int, ...]] | None = getattr(group, "get_runtime_nccl_version", None)
-    version = loaded() if loaded else torch.cuda.nccl.version()  # type: ignore[no-untyped-call]  # torch.cuda has no types
-    return ".".join(map(str, version))
+    ask: Callable[[], tuple[int, ...]] | None = getattr(group, "get_runtime_nccl_version", None)
+    return ".".join(map(str, ask())) if ask else "not known"
 
 
-def _numbers(job: Job) -> torch.Tensor:
-    """Return the data of all ranks, two periods each: any part of one period is then a slice.
-
-    Whole numbers up to MOST_RANKS / ranks in absolute value: every sum is exact in bfloat16.
-    """
-    generator = torch.Generator().manual_seed(_SEED)
-    largest = MOST_RANKS // job.ranks
-    shape = (job.ranks, PERIOD)
-    numbers = torch.randint(-largest, largest + 1, shape, generator=generator, dtype=torch.int16)
-    return torch.cat([numbers, numbers], 1).to(getattr(torch, job.dtype))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Rank:
-    """What this process measures with; `numbers` has shape (ranks, 2 x PERIOD)."""
+    """The work of this process, sample by sample."""
 
-    job: Job
-    rank: int
-    device: torch.device
-    numbers: torch.Tensor
-    clock: Clock
+    seat: Seat
+    pipe: Connection
     progress: Counters
+    steps: int = 0
 
+    def work(self, store: Store) -> None:
+        """Do what the job is for, and send each result as it comes."""
+        job = self.seat.job
+        if job.purpose == "stress":
+            for found in stress.run(self.seat, store, self.step):
+                self.pipe.send(found)
+            return
+        if job.purpose == "probe":
+            self._probe_all("eager")
+            if job.backend.on_device:
+                self._probe_all("graph")
+            return
+        clock: Clock = HostClock()
+        if job.backend.on_device:
+            apart = ("graph-mixing", "0") in job.combination.launch
+            clock = DeviceClock(self.seat.device, apart=apart)
+        for at, task in enumerate(job.tasks):
+            for timing in task.timings:
+                self.pipe.send(self.timed(clock, at, task.point, timing))
 
-def _measured(here: _Rank, at: int) -> Timed:
-    """Check and time all calls of point `at`."""
-    job, rank, point = here.job, here.rank, here.job.points[at]
-    held = job.collective.input_elements(point.elements, job.ranks)
-    made = job.collective.output_elements(point.elements, job.ranks)
-    source = torch.empty(held, dtype=here.numbers.dtype, device=here.device)
-    output = source if point.in_place else source.new_empty(made)
-    wrong = torch.zeros((), dtype=torch.int64, device=here.device)
-    seconds: list[float] = []
-    exposed = 0
-    for iteration in range(job.warmup + job.iterations):
-        call = at * (job.warmup + job.iterations) + iteration
-        start = call * _STEP % PERIOD
-        windows = here.numbers[:, start : start + min(held, PERIOD)]
-        output.fill_(math.nan)
-        source.copy_(tile(windows[rank], held))
-        here.progress[rank] = 2 * call + 1
-        taken = here.clock.time(lambda: job.collective.run(output, source))
-        here.progress[rank] = 2 * call + 2
-        wrong += (output != job.collective.expected(windows, rank, point.elements)).sum()
-        if iteration >= job.warmup:
-            seconds.append(taken.seconds)
-            exposed += taken.exposed
-    return Timed(
-        rank=rank, point=at, seconds=tuple(seconds), wrong=int(wrong.item()), exposed=exposed
-    )
+    def step(self) -> None:
+        """Tell the fork server that this rank has come further."""
+        self.steps += 1
+        self.progress[self.seat.rank - self.seat.job.first_rank] = self.steps
+
+    def _probe_all(self, launch: Launch) -> None:
+        """Check each point, eagerly and then captured: a capture that fails ends the process."""
+        for at, task in enumerate(self.seat.job.tasks):
+            slots = Slots(self.seat, task.point, 1)
+            to_run = self._launched(slots, launch)[0]
+            wrong = 0
+            for sample in range(2):
+                slots.fill(sample)
+                self.step()
+                for call in to_run:
+                    call()
+                self.step()
+                found = slots.wrong(sample)
+                wrong += 0 if found is None else int(found.item())
+            self.pipe.send(Checked(rank=self.seat.rank, task=at, launch=launch, wrong=wrong))
+
+    def _launched(self, slots: Slots, launch: Launch) -> Sequence[Sequence[calls.Call]]:
+        """Return the calls of each sample of a volley; a graph is captured, and is one call."""
+        if launch == "eager":
+            return slots.calls
+        slots.fill(0)
+        slots.calls[0][0]()
+        return [[calls.captured(slots.calls[0])]]
+
+    def timed(self, clock: Clock, at: int, point: Point, timing: Timing) -> Timed:
+        """Check and time all samples of one time of a point, volley by volley."""
+        job = self.seat.job
+        total = job.samples(timing, point)
+        volley = total if timing.launch == "eager" else 1
+        slots = Slots(self.seat, point, timing.depth, samples=volley)
+        to_run = self._launched(slots, timing.launch)
+        hidden = timing.depth == 1 or timing.launch == "graph"
+        seconds: list[float] = []
+        wrong = torch.zeros((), dtype=torch.int64, device=self.seat.device)
+        exposed, spent_s = 0, 0.0
+        gc.disable()  # a collection inside a sample would be measured
+        for first in range(0, total, slots.volley):
+            several = min(slots.volley, total - first)
+            slots.fill(first)
+            for place in range(several):
+                self.step()
+                began = time.perf_counter()
+                taken = clock.time(to_run[place], hidden=hidden)
+                spent_s += time.perf_counter() - began
+                self.step()
+                if first + place >= job.warmup:
+                    seconds.append(taken.seconds / timing.depth)
+                    exposed += taken.exposed
+            found = slots.wrong(first, several)
+            wrong += 0 if found is None else found
+        gc.enable()
+        return Timed(
+            rank=self.seat.rank,
+            task=at,
+            timing=timing,
+            seconds=tuple(seconds),
+            wrong=int(wrong.item()) if slots.checkable else None,
+            exposed=exposed,
+            spent_s=spent_s,
+        )

@@ -87,7 +87,7 @@ def measured_cases() -> tuple[Case, ...]:
     return (
         *(of_model(t) for t in (*_VERIFY, 32, 64, 128, MOST_TOKENS)),
         # How much the experts of a tree overlap.
-        *(of_model(t, routing=r) for r in ("zipf", "tree50", "tree80") for t in (4, 8, 16)),
+        *(of_model(t, routing=r) for r in ("zipf", "tree50", "tree80") for t in (1, 4, 8, 16)),
         *(of_model(t, shared=True) for t in (1, 4, 8, 16)),
         *(of_model(t, tp=tp) for tp in (4, 2, 1) for t in _FEW),
         # The formats; bf16 is what a baseline may be compared with.
@@ -155,20 +155,45 @@ def tiny_cases() -> tuple[Case, ...]:
 
 
 def gate_cases() -> tuple[Case, ...]:
-    """Return few experts of Kimi-K2.5's sizes under TP 8, for each format and path."""
+    """Return small points that build each entry of the tile tables, for each format and path.
 
-    def gate(rows: int, form: str, *, shared: int = 0) -> Case:
+    What is compiled depends on no size but whether a step divides it: those of Kimi-K2.5 under TP 8
+    but for fewer experts and a smaller hidden size. Two more: so many rows that the widest tile
+    fills the SMs, and so few that the columns are split.
+    """
+
+    def gate(
+        rows: int,
+        form: str,
+        *,
+        experts: int = 4,
+        top_k: int = 2,
+        hidden: int = 1024,
+        intermediate: int = 256,
+        shared: int = 0,
+    ) -> Case:
         found = _case(
-            rows, experts=4, top_k=2, hidden=7168, intermediate=256, form=form, shared=shared
+            rows,
+            experts=experts,
+            top_k=top_k,
+            hidden=hidden,
+            intermediate=intermediate,
+            form=form,
+            shared=shared,
         )
         return dataclasses.replace(found, name=f"gate-{found.name}")
 
     formats = ("bf16", "fp8", "int4")
-    return (*(gate(t, form) for form in formats for t in (4, 64)), gate(4, "int4", shared=256))
+    return (
+        *(gate(t, form) for form in formats for t in (4, 64)),
+        gate(4, "int4", shared=256),
+        gate(64, "int4", hidden=512, intermediate=2048),
+        gate(1, "bf16", experts=2, hidden=7168, intermediate=128),
+    )
 
 
 def long_gate_cases() -> tuple[Case, ...]:
-    """Return one expert of all models, TP and formats that fit, for both paths."""
+    """Return one expert of all models, TP and formats that fit, for both paths, and shared ones."""
     found = []
     for model, known in TABLE.items():
         for tp in (1, 2, 4, 8) if known.moe is not None else ():
@@ -177,4 +202,8 @@ def long_gate_cases() -> tuple[Case, ...]:
                     case = of_model(rows, model, tp, form=form)
                     dims = {**case.dims, "experts": 2, "top_k": 1}
                     found.append(dataclasses.replace(case, name=f"long-{case.name}", dims=dims))
+    for form in ("bf16", "fp8"):  # int4 is among those that are built each time
+        case = of_model(4, "kimi-k2", form=form, shared=True)
+        dims = {**case.dims, "experts": 2, "top_k": 1}
+        found.append(dataclasses.replace(case, name=f"long-{case.name}", dims=dims))
     return tuple(found)

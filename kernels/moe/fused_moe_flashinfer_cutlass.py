@@ -2,7 +2,7 @@
 
     flashinfer_cutlass           bf16 experts: the op itself
     flashinfer_cutlass_unpacked  int4 and fp8 experts, unpacked to bfloat16 by the plan: it reads
-                                 four or two times the bytes of the weights, other work
+                                 3.6 or 2 times the bytes of weights and scales, other work
 
 Its 4-bit weights with bfloat16 tokens are fp4, its int4 wants fp8 tokens. Its fp8 of 128 x 128
 blocks, on capability 9.0 alone, rounds tokens and intermediates to e4m3 before each product: that
@@ -51,7 +51,7 @@ UNPACKED = Baseline(
     name="flashinfer_cutlass_unpacked",
     kind="baseline-different-work",
     what=f"{_WHAT} on unpacked weights",
-    why="weights unpacked to bfloat16 before: it reads 4 (int4) or 2 (fp8) times their bytes",
+    why="weights unpacked to bfloat16 before: it reads 3.6 (int4) or 2 (fp8) times their bytes",
     formats=("int4", "fp8"),
     capabilities=_CAPABILITIES,
     repeated=False,

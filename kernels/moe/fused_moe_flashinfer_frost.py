@@ -118,6 +118,12 @@ def form_cost(inputs: Inputs) -> Cost:
 
 
 def _refuses(case: Case) -> str | None:
+    if (reason := _flashinfer.why_not((), compiles=False)) is not None:
+        return reason
+    library = _flashinfer.installed()
+    if _flashinfer.is_before(library, SINCE):
+        since, found = ".".join(map(str, SINCE)), _flashinfer.version(library)
+        return f"FlashInfer's Frost layer came with {since}; {found} is installed"
     return _flashinfer.why_not(CALLS, compiles=False) or _no_compiler()
 
 

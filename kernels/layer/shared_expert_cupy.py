@@ -1,0 +1,44 @@
+"""`shared_expert` in CUDA C++ through CuPy: two launches, both of `_skinny_cupy`.
+
+The first computes gate and up of the same outputs in one block and joins them; where it is cut into
+parts, their sums are. The second is cut only where a rank's width is large and its hidden size
+small. Refused: hidden sizes and widths that are no multiples of 8, which 16-byte loads cannot read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernels import Case, Needs, Outputs, Prepared
+from kernels.layer._elementwise_cuda import why_not_width
+from kernels.layer._skinny_cupy import plan_for, product
+from kernels.layer.shared_expert import OP, Given
+
+
+def _refuses(case: Case) -> str | None:
+    return why_not_width(case.number("hidden")) or why_not_width(case.number("width"))
+
+
+@OP.prepared_implementation(
+    "cupy",
+    needs=Needs(capabilities=(80, 89, 90, 100, 120), packages=("cupy",), refuses=_refuses),
+    declares=("tensor_core", "wide_load"),
+)
+def cupy_mlp(**inputs: Any) -> Prepared:
+    """Choose tiles and parts by the shapes; a call allocates what it writes and launches twice."""
+    given = Given(**inputs)
+    rows, hidden, width, device = given.rows, given.hidden, given.width, given.x.device
+    tile, plan = plan_for(rows=rows, inputs=hidden, outputs=width, device=device)
+    down_tile, down_plan = plan_for(rows=rows, inputs=width, outputs=hidden, device=device)
+
+    def call() -> Outputs:
+        between = product(x=given.x, weight=given.gate_up, gated=True, tile=tile, plan=plan)
+        y = product(x=between, weight=given.down, gated=False, tile=down_tile, plan=down_plan)
+        return {"y": y}
+
+    facts = {
+        "parts": f"{plan.parts} + {down_plan.parts}",
+        "tile": f"{tile.rows}x{tile.outputs} + {down_tile.rows}x{down_tile.outputs}",
+        "warps": str(tile.warps),
+    }
+    return Prepared(call=call, facts=facts, launches=2)

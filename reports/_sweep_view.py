@@ -1,0 +1,170 @@
+"""What report.md.j2 shows of collectives: sweeps of combinations first, then plain series."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from reports import _believed, _combinations, _drawn, _effect, _sweep, _text
+from reports._collected import Collected, is_collective
+from reports._drawn import Folder, Plot
+from reports._markdown import bullets, text
+from reports._text import plural
+from verifyscope.records import Measurement
+from verifyscope.sweep_conclusion import SweepConclusion, export
+
+_MOST_OPEN_SERIES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesView:
+    """One series of a sweep."""
+
+    name: str
+    method: str
+    table: str
+    folded: bool
+    left_out: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CombinationsView:
+    """One sweep of combinations; values are Markdown, empty where there is nothing to show."""
+
+    name: str
+    mode: str
+    verdicts: str
+    plots: list[Plot]
+    times: str
+    left_out: str
+    savings: str
+    export: str
+    losses: str
+    modes: str
+    effect: str
+    effect_left_out: str
+    believed: str
+    believed_facts: str
+    believed_combinations: str
+    details: list[SeriesView]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepView:
+    """The section of collectives."""
+
+    is_there: bool
+    combinations: list[CombinationsView]
+    series: list[SeriesView]
+    plots: list[Plot]
+    passes: str
+    sweeping: str
+    on_cpu: bool
+    left_out: str
+
+
+def view(
+    found: Collected,
+    series: Sequence[_sweep.Series],
+    sweeps: Sequence[SweepConclusion],
+    *,
+    folder: Folder,
+) -> SweepView:
+    """Return the section: what was swept, and every series that is no part of a sweep."""
+    plain = [one for one in series if not _combinations.is_swept(one.first, sweeps)]
+    shown = plain[: _sweep.MOST_SERIES]
+    passes = _sweep.passes(shown)
+    return SweepView(
+        is_there=bool(sweeps or plain),
+        combinations=[_combinations_view(one, series, found, folder) for one in sweeps],
+        series=[_series_view(one, found, folded=_is_folded(one, shown)) for one in shown],
+        plots=_drawn.sweeps(found, shown, folder=folder),
+        passes=_sweep.passes_table(passes, found) if passes else "",
+        sweeping=" ".join(_sweeping(found)),
+        on_cpu=any(found.on_cpu(one.first) for one in series),
+        left_out=_left_out(len(plain) - len(shown), "line"),
+    )
+
+
+def _is_folded(one: _sweep.Series, shown: Sequence[_sweep.Series]) -> bool:
+    return one.imported and len(shown) > _MOST_OPEN_SERIES
+
+
+def _series_view(one: _sweep.Series, found: Collected, *, folded: bool) -> SeriesView:
+    return SeriesView(
+        name=text(_sweep.name(one, found)),
+        method=_sweep.facts(one),
+        table=_sweep.series_table(one),
+        folded=folded,
+        left_out=_left_out(_sweep.left_out(one), "size"),
+    )
+
+
+def _combinations_view(
+    one: SweepConclusion, series: Sequence[_sweep.Series], found: Collected, folder: Folder
+) -> CombinationsView:
+    rows = [row for row in _rows(found) if _combinations.belongs(row, one)]
+    effect, effect_left_out = _effect.effect_table(one, rows)
+    known = _believed.believed(one, found)
+    swept = [each for each in series if _combinations.is_swept(each.first, [one])]
+    return CombinationsView(
+        name=text(_combinations.name(one, found)),
+        mode=text(_combinations.mode(one.contest)),
+        verdicts=bullets(_combinations.verdicts(one)),
+        plots=_drawn.combinations(one, found, folder=folder),
+        times=_combinations.times_table(one),
+        left_out=_together(
+            _left_out(_combinations.left_out(one), "size"),
+            _left_out(_combinations.columns_left_out(one), "combination"),
+        ),
+        savings=_combinations.savings_table(one),
+        export="\n".join(export(one)),
+        losses=_combinations.losses(one),
+        modes=_combinations.modes_table(one),
+        effect=effect,
+        effect_left_out=_left_out(effect_left_out, "kind of row"),
+        believed=_believed.believed_table(one, known) if known.rows else "",
+        believed_facts=_believed.facts(known) if known.rows else "",
+        believed_combinations=_believed.combinations_table(one, known) if known.rows else "",
+        details=[
+            _series_view(each, found, folded=False) for each in swept if _is_headline(each, one)
+        ][: _sweep.MOST_SERIES],
+    )
+
+
+def _rows(found: Collected) -> Iterator[Measurement]:
+    rows = (*found.collectives, *filter(is_collective, found.not_run))
+    yield from (row for row in rows if row.source == "measured")
+
+
+def _is_headline(series: _sweep.Series, one: SweepConclusion) -> bool:
+    first, contest = series.first, one.contest
+    return (first.launch, first.depth or 1) == (contest.launch, contest.depth)
+
+
+def _sweeping(found: Collected) -> Iterator[str]:
+    """Yield what sweeps themselves took: starts, which are in no time, and the share of samples."""
+    for one in found.sweeping:
+        median = _text.duration(one.median_s)
+        where = f" on {found.letter(one.environment)}" if len(found.environments) > 1 else ""
+        if one.op == "sweep":
+            share = one.method.get("measured_share")
+            part = (
+                f", {_text.share(share, 1.0)} of it in samples" if isinstance(share, float) else ""
+            )
+            yield f"The sweep{where} took {median} without process starts{part}."
+        elif one.case == "imports":
+            yield f"Importing torch{where} took {median}, once."
+    starts = [one.median_s for one in found.sweeping if one.case == "process-start"]
+    known = [seconds for seconds in starts if seconds is not None]
+    if known:
+        low, high = _text.duration(min(known)), _text.duration(max(known))
+        yield f"Joining the ranks took {low} to {high}, by combination: in no time above."
+
+
+def _together(*words: str) -> str:
+    return " and ".join(word for word in words if word)
+
+
+def _left_out(count: int, noun: str) -> str:
+    return plural(count, noun) if count > 0 else ""

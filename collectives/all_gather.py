@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def _in_place(
-    buffer: "torch.Tensor", rank: int, ranks: int
-) -> "tuple[torch.Tensor, torch.Tensor]":
+def _in_place(buffer: "torch.Tensor", rank: int, ranks: int) -> "tuple[torch.Tensor, torch.Tensor]":
     return buffer, buffer.view(ranks, -1)[rank]
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from graphs import collective_times, prediction, replay
@@ -251,6 +252,23 @@ def test_a_sweep_gives_the_time_between_its_neighbouring_sizes(tmp_path: Path) -
     exact = _sweep(tmp_path, [_reduce(57_344, 31e-6), _reduce(57_344, 33e-6)])
     line = _predicted(4, collective_times.from_sweep(exact, ranks=8)).by_part()["all_reduce"][0]
     assert line.seconds == pytest.approx(32e-6)
+
+
+def test_of_four_times_of_a_size_the_one_most_like_a_pass_counts(tmp_path: Path) -> None:
+    times = [
+        msgspec.structs.replace(_reduce(57_344, seconds), launch=launch, depth=depth)
+        for seconds, launch, depth in (
+            (40e-6, "eager", 1),
+            (35e-6, "eager", 122),
+            (30e-6, "graph", 1),
+            (25e-6, "graph", 122),
+        )
+    ]
+    for found, seconds in ((times, 25e-6), (times[:2], 35e-6), (times[:1], 40e-6)):
+        (tmp_path / "sweep.jsonl").unlink(missing_ok=True)
+        known = collective_times.from_sweep(_sweep(tmp_path, found), ranks=8)
+        line = _predicted(4, known).by_part()["all_reduce"][0]
+        assert line.seconds == pytest.approx(seconds)
 
 
 def test_outside_of_the_measured_sizes_a_time_is_not_known(tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ def test_a_capture_that_fails_names_what_broke_it_and_leaves_the_stream(
 
     slots = calls.Slots(a_rank(a_job(ranks=1), run)[0].seat, some_points()[0], 1)
     with pytest.raises(RuntimeError, match="capture failed: operation not permitted when"):
-        calls.captured(slots.calls)
+        calls.captured(slots.calls[0])
     assert ran == ["call", "call"]
     assert device == ["back to the stream of before"]
 

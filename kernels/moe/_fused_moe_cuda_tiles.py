@@ -125,9 +125,7 @@ class Plan:
         }
 
 
-def _tile(
-    columns: int, tiles: int, *, stages: int, blocks: int, warps: int = _MOST_WARPS
-) -> Tile:
+def _tile(columns: int, tiles: int, *, stages: int, blocks: int, warps: int = _MOST_WARPS) -> Tile:
     return Tile(columns=columns, tiles=tiles, stages=stages, blocks_per_sm=blocks, warps=warps)
 
 

@@ -45,7 +45,9 @@ def measure(
         _take_apart(job, built, ranks, send, beat)
 
 
-def _passes(job: Job, whole: HostPass, ranks: Ranks, send: Callable[[object], None]) -> None:
+def _passes(
+    job: Job, whole: HostPass, ranks: Ranks, send: Callable[[object], None]
+) -> None:
     rule = StopRule(time_cap_s=job.time_cap_s, min_rounds=_FEWEST_ROUNDS)
     rounds = alternate({ablation.WHOLE: whole}, rule=rule, now=ranks.now)
     medians = ranks.gathered([summarise(whole.own).median])

@@ -26,8 +26,8 @@ _MEASURED_AS = {
     "logits_all_gather": "all_gather",
 }
 _WHAT_TO_GIVE = {
-    "all_reduce": "give --all-reduce-us or --sweep",
-    "all_gather": "give a --sweep that has all_gather",
+    "all_reduce": "give --all-reduce-us, --sweep or --measured",
+    "all_gather": "give a --sweep or --measured that has all_gather",
 }
 
 

@@ -31,6 +31,7 @@ from reports import (
     _text,
     _traces,
     _verify,
+    _where,
 )
 from reports._collected import Collected
 from reports._drawn import Folder
@@ -42,7 +43,6 @@ from verifyscope import environment
 from verifyscope.records import Compiled
 
 _MOST_CURVES = 12
-_MOST_PASSES = 12
 _MOST_OPEN_CASES = 4
 
 
@@ -90,7 +90,7 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
         changes=_changes_view(found, changes),
         sweep=_sweep_view.view(found, series, sweeps, folder=drawn),
         traces=_traces_view(found),
-        budget=_budget_view(passes, drawn),
+        where=_where.view(found, passes, drawn),
         compiled=_compiled_view(builds, (*attention.builds, *moe.builds)),
         not_run=_not_run_view(not_run),
         method=_method_view(found, kernels),
@@ -143,7 +143,7 @@ def _what(found: Collected) -> str:
     machines = [found.environments[name] for name in ids if name in found.environments]
     gpus = dict.fromkeys(
         str(one.dims.get("gpu") or one.method.get("gpu", "a GPU"))
-        for one in (*found.predicted, *found.predicted_kernels)
+        for one in (*found.predicted, *found.predicted_passes, *found.predicted_kernels)
     )
     lines = []
     if ids:
@@ -417,43 +417,6 @@ def _claims_view(held: Sequence[_moe.Claim]) -> FoldedView | None:
     made = _moe.claims_table(held)
     return FoldedView(
         name="", table=made.shown, others=made.others, left_out=_left_out(made.left_out, "row")
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassView:
-    """One predicted pass."""
-
-    title: str
-    facts: str
-    table: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetView:
-    """The section of predictions."""
-
-    passes: list[PassView]
-    classes: str
-    plot: str | None
-    left_out: str
-
-
-def _budget_view(passes: Sequence[_budget.Pass], folder: Folder) -> BudgetView:
-    shown = passes[:_MOST_PASSES]
-    labels = _budget.labels(shown)
-    return BudgetView(
-        passes=[
-            PassView(
-                title=text(_budget.title(one)),
-                facts=_budget.facts(one),
-                table=_budget.parts_table(one),
-            )
-            for one in shown
-        ],
-        classes=_budget.classes_table(shown, labels) if 1 < len(shown) <= 6 else "",
-        plot=_drawn.budget(shown, labels, folder=folder),
-        left_out=_left_out(len(passes) - len(shown), "predicted pass"),
     )
 
 

@@ -62,14 +62,28 @@ def test_columns_are_parts_where_most_sms_had_nothing_to_do() -> None:
     assert planned(small, form="bf16", expert_bytes=6 * 1024 * 256).parts == 1
 
 
+def test_the_second_products_columns_are_parts_where_its_rows_fill_no_sm() -> None:
+    assert [planned(dataclasses.replace(KIMI, tokens=t)).down_parts for t in (1, 4)] == [1, 1]
+    # Two experts of 32 tiles of 14 steps: 64 programs, and room for three an SM.
+    few = Shape(tokens=1, top_k=2, experts=8, hidden=4096, intermediate=1792, shared=0)
+    for capability in (90, 120):
+        plan = planned(few, expert_bytes=3 * 4096 * 1792 * 9 // 16, capability=capability)
+        assert plan.down_parts == 4
+        assert plan.launches == 3
+
+
 def test_no_part_is_empty_and_none_is_left_out() -> None:
-    for hidden in (512, 2048, 4096, 7168, 18_432):
+    def fill(parts: int, columns: int, tile: Tile) -> bool:
+        steps = -(-columns // tile.columns)
+        each = -(-steps // parts)
+        return (parts - 1) * each < steps <= parts * each
+
+    for size in (512, 2048, 4096, 7168, 18_432):
         for capability in TABLES:
-            shape = dataclasses.replace(KIMI, top_k=1, hidden=hidden)
-            plan = planned(shape, expert_bytes=6 * hidden * 256, capability=capability)
-            steps = -(-hidden // plan.gate_up.columns)
-            each = -(-steps // plan.parts)
-            assert (plan.parts - 1) * each < steps <= plan.parts * each
+            shape = dataclasses.replace(KIMI, top_k=1, hidden=size, intermediate=size)
+            plan = planned(shape, expert_bytes=2 * size * size, capability=capability)
+            assert fill(plan.parts, size, plan.gate_up)
+            assert fill(plan.down_parts, size, plan.down)
 
 
 def test_the_widest_tile_that_fills_the_sms_is_taken() -> None:
@@ -164,6 +178,16 @@ def test_parts_of_the_columns_are_added_in_their_order(name: str, parts: int) ->
     assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("shared", [0, 32])
+def test_parts_of_the_second_product_are_added_with_the_choices(shared: int) -> None:
+    skip_if_it_cannot_run("triton_direct")
+    inputs = problem([[0, 3], [3, -1]], sizes=(32, 288), shared=shared)  # three steps, in two parts
+    given = Given(**inputs)
+    plan = dataclasses.replace(planned(given.shape), down_parts=2)
+    with poisoned():
+        assert_matches(inputs, in_triton.compute(given, plan)["y"])
+
+
 @pytest.mark.parametrize("each", [1, 3])
 def test_a_program_may_compute_several_tiles_of_the_second_product(each: int) -> None:
     skip_if_it_cannot_run("triton_direct")
@@ -181,7 +205,7 @@ def test_records_are_told_the_path_the_tiles_and_the_splits() -> None:
     )
     assert by_rule.facts == direct.facts
     assert direct.facts["path"] == "direct"
-    assert direct.facts["splits"] == "1"
+    assert direct.facts["splits"] == "1, 1"
     assert direct.facts["tile"] == "32x512, 128x128"
     assert ordered.facts["path"] == "sorted"
     assert (direct.launches, ordered.launches) == (3, 4)

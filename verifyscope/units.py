@@ -65,6 +65,11 @@ def rate(value: float) -> str:
     return f"{bytes_(value)}/s"
 
 
+def whole_rate(value: float) -> str:
+    """Return bytes a second in whole GB/s, for what is known to four digits: "1,597 GB/s"."""
+    return f"{value / 1e9:,.0f} GB/s"
+
+
 def flops(value: float) -> str:
     """Return a count of floating-point operations: "1.23 Tflop", "456 Mflop"."""
     return _scaled(value, _FLOPS)

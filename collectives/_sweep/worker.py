@@ -169,7 +169,10 @@ class _Rank:
             if job.backend.on_device:
                 self._probe_all("graph")
             return
-        clock: Clock = DeviceClock(self.seat.device) if job.backend.on_device else HostClock()
+        clock: Clock = HostClock()
+        if job.backend.on_device:
+            apart = ("graph-mixing", "0") in job.combination.launch
+            clock = DeviceClock(self.seat.device, apart=apart)
         for at, task in enumerate(job.tasks):
             for timing in task.timings:
                 self.pipe.send(self.timed(clock, at, task.point, timing))
@@ -206,7 +209,8 @@ class _Rank:
     def timed(self, clock: Clock, at: int, point: Point, timing: Timing) -> Timed:
         """Check and time all samples of one time of a point, volley by volley."""
         job = self.seat.job
-        volley = job.samples(timing) if timing.launch == "eager" else 1
+        total = job.samples(timing, point)
+        volley = total if timing.launch == "eager" else 1
         slots = Slots(self.seat, point, timing.depth, samples=volley)
         to_run = self._launched(slots, timing.launch)
         hidden = timing.depth == 1 or timing.launch == "graph"
@@ -214,8 +218,8 @@ class _Rank:
         wrong = torch.zeros((), dtype=torch.int64, device=self.seat.device)
         exposed, spent_s = 0, 0.0
         gc.disable()  # a collection inside a sample would be measured
-        for first in range(0, job.samples(timing), slots.volley):
-            several = min(slots.volley, job.samples(timing) - first)
+        for first in range(0, total, slots.volley):
+            several = min(slots.volley, total - first)
             slots.fill(first)
             for place in range(several):
                 self.step()

@@ -29,6 +29,8 @@ from kernels.moe._paths import Path
 from kernels.moe.fused_moe import Shape
 
 _PART_BYTES = 65_536  # of weights; a part that reads less saves less than its sums and launch cost
+_PART_STEPS = 2  # of the second product, whose parts cost no launch
+_MOST_PARTS = 4  # of it: rows of `out` that `combine` reads for one
 _WAVES = 4  # of programs of the second product: few enough to start, enough to even out
 
 
@@ -104,8 +106,8 @@ SHARED_ROWS = 16
 class Plan:
     """How a call is launched.
 
-    units: choices, or blocks of sorted ones. parts: of the first product's columns, in the grid.
-    each: neighbouring tiles of the second product that a program computes.
+    units: choices, or blocks of sorted ones. parts, down_parts: of the columns of the first and the
+    second product, in the grid. each: neighbouring tiles of the second that a program computes.
     """
 
     path: Path
@@ -113,6 +115,7 @@ class Plan:
     down: Tile
     units: int
     parts: int
+    down_parts: int
     each: int
 
     @property
@@ -135,17 +138,25 @@ def plan_for(shape: Shape, path: Path, *, tiles: Tiles, expert_bytes: int, sms: 
     gate_up = next((one for one in tiles.gate_up if programs(one) >= sms), tiles.gate_up[-1])
     a_program = 2 * expert_bytes // 3 * gate_up.rows // (2 * shape.intermediate)
     steps = -(-shape.hidden // gate_up.columns)
-    parts = max(1, min(sms // programs(gate_up), a_program // _PART_BYTES, steps))
-    down_tiles = -(-shape.hidden // tiles.down.rows)
-    fair = active * down_tiles // (sms * tiles.down.blocks * _WAVES)
+    parts = min(sms // programs(gate_up), a_program // _PART_BYTES, steps)
+    down_tiles, slots = -(-shape.hidden // tiles.down.rows), sms * tiles.down.blocks
+    down_steps = -(-shape.intermediate // tiles.down.columns)
+    down_parts = min(slots // (active * down_tiles), down_steps // _PART_STEPS, _MOST_PARTS)
+    fair = max(1, active * down_tiles // (slots * _WAVES))
     return Plan(
         path=path,
         gate_up=gate_up,
         down=tiles.down,
         units=units,
-        parts=-(-steps // -(-steps // parts)),  # none of them empty
-        each=max(one for one in range(1, max(1, fair) + 1) if down_tiles % one == 0),
+        parts=_filled(parts, steps),
+        down_parts=_filled(down_parts, down_steps),
+        each=max(one for one in range(1, fair + 1) if down_tiles % one == 0),
     )
+
+
+def _filled(parts: int, steps: int) -> int:
+    """Return as many parts as asked for, at least one, or fewer, so that none of them is empty."""
+    return -(-steps // -(-steps // max(1, parts)))
 
 
 def distinct_of(shape: Shape) -> int:

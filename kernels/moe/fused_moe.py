@@ -308,8 +308,9 @@ OP = Op(
     long_gate_cases=long_gate_cases(),
     tolerance=Tolerance(
         row=1e-2,
-        why="the product of gate and up, and the result, are rounded to bfloat16 once, 2**-9 of an "
-        "element at most each; what unpacks to bfloat16 rounds each weight as well",
+        why="the product of gate and up, and the result, are rounded to bfloat16 once, 2**-8 of an "
+        "element at most each, and what unpacks to bfloat16 rounds each weight as well: measured "
+        "3.6e-3 of a row in CUDA C++, 5.9e-3 in Triton, 7.7e-3 by torch, which rounds gate and up",
     ),
 )
 

@@ -6,8 +6,9 @@
 
 The direct path is these three kernels; before the sorted one goes `moe_align`, whose blocks are the
 units of the same two products (`_experts_triton`). The shared expert's tiles are programs of the
-same launches. Where the first grid is too small for the SMs its columns are parts, and a kernel
-between adds them: `splits`. No number of the ids reaches the host; a captured graph follows them.
+same launches. Where a grid is too small for the SMs its columns are parts: `splits`. Those of the
+first product are added by a kernel of its own, those of the second by `combine`. No number of the
+ids reaches the host; a captured graph follows them.
 
 An expert of more than 16 rows, which only the sorted path has, is several blocks: they run side by
 side and find the weights in L2, but unpack them again for each. Tiles, and what they keep in
@@ -105,7 +106,7 @@ def _prepared(given: Given, path: Path) -> Prepared:
     facts = {
         "path": path,
         "tile": f"{plan.gate_up.rows}x{plan.gate_up.columns}, {plan.down.rows}x{plan.down.columns}",
-        "splits": str(plan.parts),
+        "splits": f"{plan.parts}, {plan.down_parts}",
         "stages": f"{plan.gate_up.stages}, {plan.down.stages}",
         "blocks_per_sm": f"{plan.gate_up.blocks}, {plan.down.blocks}",
     }
@@ -123,14 +124,14 @@ def compute(given: Given, plan: Plan) -> Outputs:
     h = x.new_empty(shape.choices, shape.intermediate)
     shared_h = x.new_empty(shape.tokens, shape.shared)
     _gate_up(given, plan, blocks=blocks, h=h, shared_h=shared_h)
-    out = x.new_empty(
-        shape.choices + (shape.tokens if shape.shared else 0), shape.hidden, dtype=torch.float32
-    )
+    rows = shape.choices + (shape.tokens if shape.shared else 0)
+    out = x.new_empty(plan.down_parts, rows, shape.hidden, dtype=torch.float32)
     _down(given, plan, blocks=blocks, h=h, shared_h=shared_h, out=out)
     y = torch.empty_like(x)
     combine[(shape.tokens, triton.cdiv(shape.hidden, _COMBINED))](
         given.ids, given.weights, out, y, shape.tokens, shape.experts, shape.hidden,
-        TOP_K=shape.top_k, SHARED=shape.shared > 0, BLOCK=_COMBINED, num_warps=4,
+        TOP_K=shape.top_k, PARTS=plan.down_parts, SHARED=shape.shared > 0, BLOCK=_COMBINED,
+        num_warps=4,
     )  # fmt: skip
     return {"y": y}
 
@@ -189,19 +190,20 @@ def _down(
     shared_h: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
-    """Fill out, a row a slot and behind them a row a token of the shared expert."""
+    """Fill out: in each part a row a slot, and behind them a row a token of the shared expert."""
     shape, tile, form = given.shape, plan.down, given.format.name
     token_blocks, shared_w = -(-shape.tokens // ROWS), given.shared_down
     programs = plan.units * triton.cdiv(triton.cdiv(shape.hidden, tile.rows), plan.each)
     if shape.shared:
         shared_tiles = triton.cdiv(shape.hidden, tile.warps * SHARED_ROWS)
         programs += token_blocks * triton.cdiv(shared_tiles, plan.each)
-    down[(programs,)](
+    steps = triton.cdiv(shape.intermediate, tile.columns)
+    down[(programs, plan.down_parts)](
         _pairs(h) if form == "int4" else h, given.ids, *blocks,
         _bytes(given.down), given.down_scales, out,
         shared_h, given.x if shared_w is None else shared_w,
         shape.tokens, shape.top_k, shape.experts, plan.units, int(plan.path == "sorted"),
-        shape.intermediate, triton.cdiv(shape.intermediate, tile.columns), plan.each, shape.hidden,
+        shape.intermediate, steps, triton.cdiv(steps, plan.down_parts), plan.each, shape.hidden,
         shape.shared, triton.cdiv(shape.shared, tile.columns), token_blocks, plan.each,
         FORM=form, WARPS=tile.warps, COLUMNS=tile.columns, ROWS=tile.rows // tile.warps,
         WHOLE=shape.intermediate % tile.columns == 0 and shape.shared % tile.columns == 0,

@@ -267,3 +267,14 @@ def test_a_plan_is_printed_without_a_gpu_and_without_torch(
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout != "") == (0, True)
+
+
+def test_a_list_with_a_caret_in_a_configuration_file_is_warned_of_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "nccl.conf").write_text("NCCL_PROTO=^LL\n")
+    monkeypatch.setenv("NCCL_CONF_FILE", str(tmp_path / "nccl.conf"))
+    monkeypatch.delenv("NCCL_PROTO", raising=False)
+    with pytest.raises(SystemExit):
+        cli.run(sweep.application, sweep.PROGRAM, ["--plan"])
+    assert "NCCL_PROTO=^LL of a configuration file of NCCL switches" in capsys.readouterr().err

@@ -220,19 +220,19 @@ def switches_ll128_on(settings: Mapping[str, str], op: str = "all_reduce") -> bo
     return left is not None and "ll128" in left
 
 
-def warnings(environment: Mapping[str, str]) -> Iterator[str]:
+def warnings(settings: Mapping[str, str], *, of: str = "your environment") -> Iterator[str]:
     """Yield what a person should know of their own settings before anything runs."""
     for name in CHOICE_VARIABLES:
-        value = environment.get(name, "")
+        value = settings.get(name, "")
         if "^" not in value:
             continue
-        if name == "NCCL_PROTO" and switches_ll128_on(environment):
+        if name == "NCCL_PROTO" and switches_ll128_on(settings):
             yield (
-                f"{name}={value} of your environment switches LL128 on past its safety gate: what "
+                f"{name}={value} of {of} switches LL128 on past its safety gate: what "
                 f"a list with ^ leaves over counts as asked for; name what is to be used instead"
             )
         elif value.upper() != "^LL128":
             yield (
-                f"{name}={value} of your environment is a list with ^: what it leaves over counts "
+                f"{name}={value} of {of} is a list with ^: what it leaves over counts "
                 f"as asked for; name what is to be used instead"
             )

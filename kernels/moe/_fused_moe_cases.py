@@ -156,14 +156,32 @@ def tiny_cases() -> tuple[Case, ...]:
 def gate_cases() -> tuple[Case, ...]:
     """Return few experts of Kimi-K2.5's sizes under TP 8, for each format and path."""
 
-    def gate(rows: int, form: str, *, shared: int = 0) -> Case:
+    def gate(
+        rows: int,
+        form: str,
+        *,
+        experts: int = 4,
+        hidden: int = 7168,
+        shared: int = 0,
+    ) -> Case:
         found = _case(
-            rows, experts=4, top_k=2, hidden=7168, intermediate=256, form=form, shared=shared
+            rows,
+            experts=experts,
+            top_k=2,
+            hidden=hidden,
+            intermediate=256,
+            form=form,
+            shared=shared,
         )
         return dataclasses.replace(found, name=f"gate-{found.name}")
 
     formats = ("bf16", "fp8", "int4")
-    return (*(gate(t, form) for form in formats for t in (4, 64)), gate(4, "int4", shared=256))
+    return (
+        *(gate(t, form) for form in formats for t in (4, 64)),
+        gate(4, "int4", shared=256),
+        # As many choices and columns as it takes for the largest tiles of CUDA C++.
+        *(gate(t, form, experts=2, hidden=4864) for form in formats for t in (8, 16)),
+    )
 
 
 def long_gate_cases() -> tuple[Case, ...]:

@@ -33,7 +33,7 @@ from graphs._stub.messages import (
 )
 from graphs._stub.records import Line, Writer
 from graphs.ablation import Account
-from verifyscope import cli, driver, runs, units
+from verifyscope import cli, driver, passes, runs, units
 from verifyscope.errors import Failure, UsageError, choose
 from verifyscope.models import Model, find_model
 from verifyscope.runs import Run
@@ -108,7 +108,7 @@ class _Case:
         self.refused: list[str] = []
         self._profiled: list[Profiled] = []
         self._accounts: dict[PassMode, Account] = {}
-        self._op = "forward"
+        self._op = passes.FORWARD
 
     def run(self, holder: launch.Holder) -> None:
         """Run it; what goes wrong is kept in `problems` and `refused`."""
@@ -162,7 +162,7 @@ class _Case:
             for name, value in message.facts.items():
                 print(f"# {name}: {value}")
         elif isinstance(message, Passed):
-            self._op = "forward_account"  # what is measured of a case after its passes
+            self._op = passes.ACCOUNT  # what is measured of a case after its passes
             printing.passed(case, message)
             self._append(self._writer.passed(message))
         elif isinstance(message, Ablated):

@@ -1,4 +1,4 @@
-"""What ranks have measured, as records; `graphs` says what they hold."""
+"""What ranks have measured, as records; the docstring of `graphs` says what they hold."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from graphs._stub.messages import Ablated, Broke, Graphed, Passed, Planned, Prof
 from graphs.ablation import Closure
 from graphs.layers import Forward
 from ingest.kernel_classes import short_name
-from verifyscope import hardware
+from verifyscope import hardware, passes
 from verifyscope.parts import class_of
 from verifyscope.records import (
     Environment,
@@ -30,8 +30,8 @@ LAUNCHES: Mapping[PassMode, Launch] = {
     "collectives-outside": "piecewise",
 }
 _OUTSIDE: Mapping[PassMode, str] = {
-    "piecewise": "attention",
-    "collectives-outside": "collectives",
+    "piecewise": passes.ATTENTION_OUTSIDE,
+    "collectives-outside": passes.COLLECTIVES_OUTSIDE,
 }
 _MOST_KERNELS = 40
 
@@ -69,7 +69,7 @@ class Writer:
         for rank, seconds in enumerate(found.by_rank_s if len(found.by_rank_s) > 1 else ()):
             method[f"rank_{rank}_median_s"] = seconds
         record = self._record(
-            "forward",
+            passes.FORWARD,
             "forward",
             mode=found.mode,
             summary=summarise(found.samples),
@@ -98,8 +98,8 @@ class Writer:
             whole["all_reduce_skew_s"] = max(reduces) - min(reduces)
             whole |= {f"rank_{n}_all_reduce_s": seconds for n, seconds in enumerate(reduces)}
         for name, part, op, summary, more in (
-            ("whole", "forward", "forward_account", account.whole, whole),
-            ("nothing", "host", "forward_nothing", account.nothing, facts),
+            ("whole", "forward", passes.ACCOUNT, account.whole, whole),
+            ("nothing", "host", passes.NOTHING, account.nothing, facts),
         ):
             if summary is not None:
                 record = self._record(
@@ -115,9 +115,9 @@ class Writer:
         for cost in account.parts:
             marginal = {} if cost.marginal is None else _interval("cost", cost.marginal)
             for op, summary, name, more in (
-                ("forward_without", cost.without, f"without {cost.part}", marginal),
-                ("forward_only", cost.only, f"only {cost.part}", {}),
-                ("forward_part", cost.in_context, "", {}),
+                (passes.WITHOUT, cost.without, f"without {cost.part}", marginal),
+                (passes.ONLY, cost.only, f"only {cost.part}", {}),
+                (passes.IN_CONTEXT, cost.in_context, "", {}),
             ):
                 if summary is None:
                     reason = cost.why_not or "not measured in this mode"
@@ -137,11 +137,11 @@ class Writer:
             more: dict[str, Value] = {}
             if found.kernels is not None:
                 more["kernels"] = found.kernels.get(name, 0)
-            yield self._once("forward_class", name, found.mode, seconds, {**method, **more})
+            yield self._once(passes.CLASS, name, found.mode, seconds, {**method, **more})
         if found.busy_s is not None:
-            yield self._once("forward_busy", "forward", found.mode, found.busy_s, method)
+            yield self._once(passes.BUSY, "forward", found.mode, found.busy_s, method)
         if found.idle_s is not None:
-            yield self._once("forward_idle", "host", found.mode, found.idle_s, method)
+            yield self._once(passes.IDLE, "host", found.mode, found.idle_s, method)
 
     def graphed(self, found: Graphed) -> Iterator[Line]:
         """Yield what capturing costs once: instantiate, upload, first launch."""
@@ -153,9 +153,9 @@ class Writer:
         if found.not_opened is not None:
             method["not_opened"] = found.not_opened
         for op, seconds in (
-            ("graph_instantiate", found.instantiate_s),
-            ("graph_upload", found.upload_s),
-            ("graph_first_launch", found.first_launch_s),
+            (passes.INSTANTIATE, found.instantiate_s),
+            (passes.UPLOAD, found.upload_s),
+            (passes.FIRST_LAUNCH, found.first_launch_s),
         ):
             if seconds is not None:
                 yield self._once(op, "host", found.mode, seconds, method)
@@ -183,14 +183,14 @@ class Writer:
         method: dict[str, Value] = {"clock": "perf-counter"}
         return Line(
             record=self._record(
-                "forward_plan", "metadata", mode="eager", summary=summary, method=method
+                passes.PLAN, "metadata", mode="eager", summary=summary, method=method
             )
         )
 
     def broke(self, found: Broke) -> Line:
         """Return the record of a mode that could not be captured."""
         reason = f"capture failed at {found.op}: {found.reason}"
-        return self.without_time("forward", "forward", mode=found.mode, reason=reason)
+        return self.without_time(passes.FORWARD, "forward", mode=found.mode, reason=reason)
 
     def replayed(self, found: Replayed) -> Line | None:
         """Return a record of a replay that was wrong; None of one that was right."""
@@ -199,7 +199,7 @@ class Writer:
         where = f" with another {found.changed}" if found.changed else ""
         reason = f"replayed{where}: {found.problem}"
         return self.without_time(
-            "forward", "forward", mode=found.mode, reason=reason, status="failed"
+            passes.FORWARD, "forward", mode=found.mode, reason=reason, status="failed"
         )
 
     def without_time(
@@ -236,7 +236,7 @@ class Writer:
             source="measured",
             part=part,
             op=op,
-            implementation="stub",
+            implementation=passes.STUB,
             case=self._job.case.name,
             dims=dims,
             mode=self._job.case.attention,

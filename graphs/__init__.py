@@ -3,8 +3,8 @@
 With --device a stub of one rank of tensor parallelism is built from graphs/layers.py
 (`graphs.stub`) and its passes are measured: eager, as one CUDA graph, as graphs with attention or
 the collectives between (`graphs.capture`); each part is taken out and kept in alone
-(`graphs.ablation`); a profiler tells the time by class (`graphs.class_times`). A CPU runs a shrunken
-stub, eager, on gloo ranks.
+(`graphs.ablation`); a profiler tells the time by class (`graphs.class_times`). A CPU runs a
+shrunken stub, eager, on gloo ranks.
 
 Records of measured passes (names: verifyscope.passes). All are source "measured", implementation
 "stub", case "<model>-tp8-rows4-context8192-layers61-<all-reduce>", mode the form of attention,

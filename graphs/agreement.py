@@ -2,11 +2,11 @@
 
     off = predicted / measured - 1
 
-A measured pass is a record of part "forward" whose dims name model, tp, rows and context, and whose
-`launch` says how it ran: of a stub all of it, and not what is left without a part. The prediction is
-that of the same pass in the same mode. `agrees` where the prediction is within the measured interval
-or within WITHIN of the median. A prediction that lacks a part is "at least" and can only be refuted
-by a shorter measurement.
+A measured pass is a record of part "forward" whose dims name model, tp, rows and context, and
+whose `launch` says how it ran: of a stub all of it, and not what is left without a part. The
+prediction is that of the same pass in the same mode. `agrees` where the prediction is within the
+measured interval or within WITHIN of the median. A prediction that lacks a part is "at least" and
+can only be refuted by a shorter measurement.
 """
 
 from collections.abc import Iterable, Sequence

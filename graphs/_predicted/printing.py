@@ -61,7 +61,7 @@ def show_fits(found: Sequence[fits.Fit]) -> None:
     rows = [
         (
             one.name,
-            f"{one.axis}, at {one.other:,} {'context' if one.axis == 'rows' else 'rows'}",
+            f"{one.axis}, at {'context' if one.axis == 'rows' else 'rows'} {one.other:,}",
             units.seconds(one.base_s),
             f"{units.seconds(one.slope_s)} a {'row' if one.axis == 'rows' else 'token'}",
             units.seconds(one.worst_s),
@@ -222,10 +222,10 @@ def _print_timeline(forecast: Forecast) -> None:
         f"launches a pass); with quicker launches a graph gives nothing here"
     )
     if uneven.is_there:
-        words = f"one of {uneven.ranks} ranks takes {uneven.slow_rank:g} times as long"
+        told = f"one of {uneven.ranks} ranks takes {uneven.slow_rank:g} times as long"
         if uneven.jitter_s:
-            words += f", each kernel {units.seconds(uneven.jitter_s)} more on average"
-        print(f"# uneven ranks: {words}{' (assumed: --slow-rank)' if uneven.assumed else ''}")
+            told += f", each kernel {units.seconds(uneven.jitter_s)} more on average"
+        print(f"# uneven ranks: {told}{' (assumed: --slow-rank)' if uneven.assumed else ''}")
     if eager.left_out:
         print(f"# not in the timeline, because not known: {', '.join(eager.left_out)}")
 

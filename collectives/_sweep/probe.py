@@ -211,6 +211,8 @@ def _unread(log: NcclLog | None, name: str, value: str) -> Iterator[str]:
     if log is None:
         yield f"{name} is set, and nothing here reads it"
         return
+    if (name, value) == ("NCCL_P2P_DISABLE", "0"):
+        return  # NCCL says nothing of it; the transports do
     read = [known for known in log.settings if known.name == name]
     if not any(known.origin == "environment" for known in read):
         yield f"NCCL read no {name}: this version does not know it, or nothing needed it"

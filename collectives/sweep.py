@@ -58,11 +58,11 @@ def main(
     ] = "bfloat16",
     algos: Annotated[
         str | None,
-        typer.Option(help="Algorithms: ring, tree, default (NCCL chooses), ...; ring,tree."),
+        typer.Option(help="ring, tree, default (NCCL chooses), ...; else ring,tree."),
     ] = None,
     protos: Annotated[
         str | None,
-        typer.Option(help="Protocols: ll, simple, ll128, ^ll128, default; ll,simple."),
+        typer.Option(help="ll, simple, ll128, ^ll128, default; else ll,simple."),
     ] = None,
     channels: Annotated[
         str | None, typer.Option(help="Channels of the communicator, such as default,2,4.")
@@ -130,12 +130,13 @@ def main(
 ) -> None:
     """Time an all-reduce over all ranks, size by size, in every combination of the plan.
 
-    More than one machine: start the same command on each, and rank 0 plans, records and prints.
+    More than one machine: start the same command on each; rank 0 plans, records and prints.
 
-        torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500
-        --rdzv-id 1 -m collectives.sweep OPTIONS
+    \b
+        torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d \\
+          --rdzv-endpoint HOST:29500 --rdzv-id 1 -m collectives.sweep OPTIONS
 
-    With Slurm: srun --ntasks-per-node 1 before it, and the first of the job's hosts as HOST.
+    With Slurm: `srun --ntasks-per-node 1` before it, and the first of the job's hosts as HOST.
     """
     from collectives._sweep import asked, journal, nodes, session
 
@@ -213,8 +214,11 @@ def _only_resume(context: typer.Context) -> None:
 
 def _warn() -> None:
     from collectives._sweep import plan
+    from ingest import nccl_conf
 
-    for warning in plan.warnings(os.environ):
+    files = {name: known.value for name, known in nccl_conf.configured(os.environ).items()}
+    own = plan.warnings(os.environ)
+    for warning in (*own, *plan.warnings(files, of="a configuration file of NCCL")):
         cli.note(f"{PROGRAM}: {warning}")
 
 

@@ -207,10 +207,12 @@ class Driver:
         began, join_s = time.monotonic(), 0.0
         left = [(task.point, timing) for task in tasks for timing in task.timings]
         what = "again" if start == self.state.spec.starts else f"start {start + 1}"
+        job, ignored = self._job("time", at, tasks), None
         try:
-            for found in self._results(self._job("time", at, tasks), what):
+            for found in self._results(job, what):
                 if isinstance(found, Group):
                     join_s = found.seconds
+                    ignored = next(probe.not_in_effect(job.combination, found.ranks), None)
                 elif isinstance(found, Result):
                     left.remove((found.point, found.timing))
                     self.samples_s += found.spent_s
@@ -222,6 +224,10 @@ class Driver:
         self.joins_s += join_s
         wall_s = time.monotonic() - began
         self.emit(StartDone(combination=at, start=start, join_s=join_s, wall_s=wall_s))
+        if ignored is not None:  # it was in effect in the probe: no start counts
+            reason = f"{ignored} in {self._when(start)}"
+            lost = Lost(combination=at, start=None, status="ignored", reason=reason, wall_s=wall_s)
+            self.emit(lost)
 
     def _row(self, at: int, start: int, found: Result) -> RowTimed:
         return RowTimed(
@@ -246,18 +252,23 @@ class Driver:
     ) -> None:
         spec = self.state.spec
         place = "" if where is None else f"; at {case(spec, where[0])}"
-        when = "the integrity stress" if start == STRESS else f"start {start + 1} of {spec.starts}"
         self.emit(
             Lost(
                 combination=at,
                 start=start,
                 status=failed.kind,
-                reason=f"{failed.reason}{place} in {when}",
+                reason=f"{failed.reason}{place} in {self._when(start)}",
                 point=None if where is None else spec.points.index(where[0]),
                 wall_s=wall_s,
             )
         )
         self.outcome.lost(failed)
+
+    def _when(self, start: int) -> str:
+        if start == STRESS:
+            return "the integrity stress"
+        starts = self.state.spec.starts
+        return f"start {start + 1} of {starts}" if start < starts else "the start after those"
 
     def _job(self, purpose: Purpose, at: int, tasks: Sequence[Task]) -> Job:
         spec = self.state.spec

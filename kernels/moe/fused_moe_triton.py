@@ -6,8 +6,9 @@
 
 The direct path is these three kernels; before the sorted one goes `moe_align`, whose blocks are the
 units of the same two products (`_experts_triton`). The shared expert's tiles are programs of the
-same launches. Where the first grid is too small for the SMs its columns are parts, and a kernel
-between adds them: `splits`. No number of the ids reaches the host; a captured graph follows them.
+same launches. Where a grid is too small for the SMs its columns are parts: `splits`. Those of the
+first product are added by a kernel of its own, those of the second by `combine`. No number of the
+ids reaches the host; a captured graph follows them.
 
 An expert of more than 16 rows, which only the sorted path has, is several blocks: they run side by
 side and find the weights in L2, but unpack them again for each. Tiles, and what they keep in
@@ -32,7 +33,7 @@ from kernels.moe._align_triton import align
 from kernels.moe._combine_triton import combine
 from kernels.moe._down_triton import down
 from kernels.moe._experts_triton import MOST_TOP_K, ROWS
-from kernels.moe._fused_moe_tiles import SHARED_ROWS, Plan, plan_for, tiles_for
+from kernels.moe._fused_moe_tiles import Plan, plan_for
 from kernels.moe._gate_up_triton import activate, gate_up
 from kernels.moe._paths import MOST_DIRECT_TOKENS, Path, path_for
 from kernels.moe.fused_moe import OP, Given, refuses
@@ -92,20 +93,21 @@ def triton_sorted(**inputs: Any) -> Prepared:
 
 def _prepared(given: Given, path: Path) -> Prepared:
     """Choose tiles and parts by the shapes; a call allocates what it writes and launches."""
-    shape, name = given.shape, given.format.name
+    shape = given.shape
     if why := why_not(tokens=shape.tokens, top_k=shape.top_k, experts=shape.experts, path=path):
         raise ValueError(why)
     plan = plan_for(
         shape,
         path,
-        tiles=tiles_for(name, capability=capability()),
+        name=given.format.name,
         expert_bytes=given.expert_bytes,
+        capability=capability(),
         sms=sm_count(given.x.device),
     )
     facts = {
         "path": path,
         "tile": f"{plan.gate_up.rows}x{plan.gate_up.columns}, {plan.down.rows}x{plan.down.columns}",
-        "splits": str(plan.parts),
+        "splits": f"{plan.parts}, {plan.down_parts}",
         "stages": f"{plan.gate_up.stages}, {plan.down.stages}",
         "blocks_per_sm": f"{plan.gate_up.blocks}, {plan.down.blocks}",
     }
@@ -123,14 +125,14 @@ def compute(given: Given, plan: Plan) -> Outputs:
     h = x.new_empty(shape.choices, shape.intermediate)
     shared_h = x.new_empty(shape.tokens, shape.shared)
     _gate_up(given, plan, blocks=blocks, h=h, shared_h=shared_h)
-    out = x.new_empty(
-        shape.choices + (shape.tokens if shape.shared else 0), shape.hidden, dtype=torch.float32
-    )
+    rows = shape.choices + (shape.tokens if shape.shared else 0)
+    out = x.new_empty(plan.down_parts, rows, shape.hidden, dtype=torch.float32)
     _down(given, plan, blocks=blocks, h=h, shared_h=shared_h, out=out)
     y = torch.empty_like(x)
     combine[(shape.tokens, triton.cdiv(shape.hidden, _COMBINED))](
         given.ids, given.weights, out, y, shape.tokens, shape.experts, shape.hidden,
-        TOP_K=shape.top_k, SHARED=shape.shared > 0, BLOCK=_COMBINED, num_warps=4,
+        TOP_K=shape.top_k, PARTS=plan.down_parts, SHARED=shape.shared > 0, BLOCK=_COMBINED,
+        num_warps=4,
     )  # fmt: skip
     return {"y": y}
 
@@ -153,11 +155,16 @@ def _gate_up(
     shared_h: torch.Tensor,
 ) -> None:
     """Fill h, and that of the shared expert, with one launch, or two if the columns are parts."""
-    shape, tile, form = given.shape, plan.gate_up, given.format.name
+    shape, form, tile, shared = (
+        given.shape,
+        given.format.name,
+        plan.gate_up,
+        plan.shared.gate_up[-1],
+    )
     steps, shared_w = -(-shape.hidden // tile.columns), given.shared_gate_up
     token_blocks = -(-shape.tokens // ROWS)
     programs = plan.units * (2 * shape.intermediate // tile.rows)
-    programs += token_blocks * (2 * shape.shared // SHARED_ROWS)
+    programs += token_blocks * (2 * shape.shared // shared.rows)
     # No part, no sums: but their type is part of the kernel's.
     split = plan.parts if plan.parts > 1 else 0
     sums = h.new_empty(split, shape.choices, 2 * shape.intermediate, dtype=torch.float32)
@@ -169,8 +176,10 @@ def _gate_up(
         shape.hidden, steps, -(-steps // plan.parts), plan.parts, shape.intermediate,
         shape.shared, token_blocks,
         FORM=form, WARPS=tile.warps, COLUMNS=tile.columns // tile.warps, ROWS=tile.rows,
-        WHOLE=shape.hidden % tile.columns == 0, STAGES=tile.stages, FULL_STAGES=tile.full_stages,
-        SHARED=shape.shared > 0, SHARED_ROWS=SHARED_ROWS,
+        WHOLE=shape.hidden % tile.columns == 0, STAGES=tile.stages,
+        FULL_COLUMNS=tile.full_columns // tile.warps, FULL_STAGES=tile.full_stages,
+        SHARED=shape.shared > 0, SHARED_ROWS=shared.rows,
+        SHARED_STAGES=shared.full_stages,
         num_warps=tile.warps, maxnreg=tile.registers,
     )  # fmt: skip
     if plan.parts > 1:
@@ -189,24 +198,26 @@ def _down(
     shared_h: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
-    """Fill out, a row a slot and behind them a row a token of the shared expert."""
-    shape, tile, form = given.shape, plan.down, given.format.name
+    """Fill out: in each part a row a slot, and behind them a row a token of the shared expert."""
+    shape, form, tile, shared = given.shape, given.format.name, plan.down, plan.shared.down
     token_blocks, shared_w = -(-shape.tokens // ROWS), given.shared_down
     programs = plan.units * triton.cdiv(triton.cdiv(shape.hidden, tile.rows), plan.each)
     if shape.shared:
-        shared_tiles = triton.cdiv(shape.hidden, tile.warps * SHARED_ROWS)
+        shared_tiles = triton.cdiv(shape.hidden, shared.rows)
         programs += token_blocks * triton.cdiv(shared_tiles, plan.each)
-    down[(programs,)](
+    steps = triton.cdiv(shape.intermediate, tile.columns)
+    down[(programs, plan.down_parts)](
         _pairs(h) if form == "int4" else h, given.ids, *blocks,
         _bytes(given.down), given.down_scales, out,
         shared_h, given.x if shared_w is None else shared_w,
         shape.tokens, shape.top_k, shape.experts, plan.units, int(plan.path == "sorted"),
-        shape.intermediate, triton.cdiv(shape.intermediate, tile.columns), plan.each, shape.hidden,
+        shape.intermediate, steps, triton.cdiv(steps, plan.down_parts), plan.each, shape.hidden,
         shape.shared, triton.cdiv(shape.shared, tile.columns), token_blocks, plan.each,
         FORM=form, WARPS=tile.warps, COLUMNS=tile.columns, ROWS=tile.rows // tile.warps,
         WHOLE=shape.intermediate % tile.columns == 0 and shape.shared % tile.columns == 0,
-        STAGES=tile.stages, FULL_STAGES=tile.full_stages,
-        SHARED=shape.shared > 0, SHARED_ROWS=SHARED_ROWS,
+        STAGES=tile.stages, FULL_COLUMNS=tile.full_columns, FULL_STAGES=tile.full_stages,
+        SHARED=shape.shared > 0, SHARED_ROWS=shared.rows // shared.warps,
+        SHARED_STAGES=shared.full_stages,
         num_warps=tile.warps, maxnreg=tile.registers,
     )  # fmt: skip
 

@@ -56,7 +56,8 @@ class Slots:
         self.held = collective.input_elements(point.elements, ranks)
         self.made = collective.output_elements(point.elements, ranks)
         element = seat.data.numbers.element_size()
-        each = (self.held + (0 if point.in_place else self.made)) * element
+        shared = max(self.held, self.made)
+        each = (shared if point.in_place else self.held + self.made) * element
         room = max(1, POOL_BYTES[seat.device.type] // max(1, each))
         most = min(room, MOST_IN_A_VOLLEY) // depth
         self.volley = max(1, min(samples if seat.device.type == "cpu" else 1, most))
@@ -69,7 +70,8 @@ class Slots:
     @property
     def checkable(self) -> bool:
         """Say whether what comes out is known: not where one buffer is summed up repeatedly."""
-        return not self.point.in_place or len(self.pairs) >= self.depth
+        enough = not self.point.in_place or len(self.pairs) >= self.depth
+        return enough or self.seat.job.collective.repeats
 
     def fill(self, first: int) -> None:
         """Give every buffer new data, and poison the outputs; `first` is the next sample."""
@@ -86,15 +88,22 @@ class Slots:
         found = torch.zeros((), dtype=torch.int64, device=self.seat.device)
         for at, (output, _) in enumerate(self.pairs[: samples * self.depth]):
             windows = self._windows(first, at)
-            found += mismatches(output, collective.expected(windows, rank, self.point.elements))
+            right = collective.expected(windows, rank, self.point.elements)
+            for part, expected in zip(output.view(len(right), -1), right, strict=True):
+                found += mismatches(part, expected)
         return found
 
     def _windows(self, first: int, at: int) -> torch.Tensor:
         return self.seat.data.windows(first * self.depth + at, self.held)
 
     def _pair(self) -> tuple[torch.Tensor, torch.Tensor]:
-        source = torch.empty(self.held, dtype=self.seat.data.numbers.dtype, device=self.seat.device)
-        return (source if self.point.in_place else source.new_empty(self.made)), source
+        collective, ranks = self.seat.job.collective, self.seat.job.ranks
+        empty = self.seat.data.numbers.new_empty
+        if not self.point.in_place:
+            return empty(self.made), empty(self.held)
+        if collective.in_place is None:
+            raise ValueError(f"{collective.name} does not run in place")
+        return collective.in_place(empty(max(self.held, self.made)), self.seat.rank, ranks)
 
     def _call(self, at: int) -> Call:
         output, source = self.pairs[at]

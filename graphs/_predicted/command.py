@@ -56,7 +56,7 @@ def fitted(found: Sequence[Forecast]) -> Iterator[Fit]:
         for one in found:
             groups.setdefault(_size(one, other), []).append(one)
         for at, group in groups.items():
-            for name in ("byte floor", "components", *played.MODES):
+            for name in ("byte floor", "components", "eager", "graph"):
                 times = {
                     _size(one, axis): seconds
                     for one in group

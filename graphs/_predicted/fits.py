@@ -10,6 +10,7 @@ from statistics import linear_regression
 from typing import Literal
 
 Axis = Literal["rows", "context"]
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +33,15 @@ def fit(name: str, axis: Axis, *, other: int, seconds: Mapping[int, float]) -> F
         return None
     sizes, times = list(seconds), list(seconds.values())
     slope_s, base_s = linear_regression([float(size) for size in sizes], times)
-    off = (abs(base_s + slope_s * size - time) for size, time in seconds.items())
+    worst_s = max(abs(base_s + slope_s * size - time) for size, time in seconds.items())
+    mean_s = sum(times) / len(times)
     return Fit(
         name=name,
         axis=axis,
         other=other,
         base_s=base_s,
         slope_s=slope_s,
-        worst_s=max(off),
-        mean_s=sum(times) / len(times),
+        worst_s=worst_s if worst_s > _ROUNDING * mean_s else 0.0,
+        mean_s=mean_s,
         sizes=tuple(sizes),
     )

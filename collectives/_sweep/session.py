@@ -3,10 +3,10 @@
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import NoReturn
 
 from collectives._sweep import asked, backend, devices, journal, launch, nodes, state
 from collectives._sweep.backend import Backend
@@ -63,7 +63,7 @@ def sweep(session: Session) -> None:
         imported_s = time.monotonic() - began
         if moved_by.on_device:
             devices.require_gpus(spec, team.count_gpus())
-        json = stack.enter_context(_json_file(session.json)) if session.json else None
+        json = stack.enter_context(cli.output(session.json))
         run = stack.enter_context(runs.start(session.records, "sweep"))
         outcome = _measure(session, moved_by, team, run, imported_s, stack)
         if json is not None:
@@ -160,11 +160,3 @@ def _same_ranks(spec: Spec, place: Launched | None) -> None:
         raise UsageError(
             f"the run has {spec.ranks} ranks, {spec.local_ranks} a machine; resume it with as many"
         )
-
-
-@contextlib.contextmanager
-def _json_file(path: Path) -> Iterator[BinaryIO]:
-    """Open the file before anything is measured: what cannot be written is known at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        yield file

@@ -43,9 +43,6 @@ from reports._text import plural
 from verifyscope import environment
 from verifyscope.records import Compiled
 
-_MOST_CURVES = 12
-_MOST_OPEN_CASES = 4
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeBy:

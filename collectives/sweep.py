@@ -1,4 +1,4 @@
-"""`python -m collectives.sweep --gpus 8`: an all-reduce over real ranks in every combination.
+"""`python -m collectives.sweep --gpus 8`: collectives over real ranks in every combination.
 
 Each combination of algorithm, protocol and further settings runs in fresh processes: a probe shows
 whether NCCL really does what is asked and does it right, then silent starts are timed. A sample is
@@ -20,6 +20,8 @@ from verifyscope import cli
 from verifyscope.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from collectives._sweep.nodes import Launched
     from collectives._sweep.spec import Spec
 
@@ -33,6 +35,10 @@ application = cli.app("Time collectives over all ranks of this machine, and chec
 @application.command()
 def main(
     context: typer.Context,
+    op: Annotated[
+        str,
+        typer.Option(help="all_reduce, reduce_scatter, all_gather, all_to_all, or several."),
+    ] = "all_reduce",
     ranks: Annotated[
         int | None,
         typer.Option("--gpus", "--ranks", help="Ranks, 8: one a GPU, with gloo one a CPU process."),
@@ -128,7 +134,7 @@ def main(
         Path | None, typer.Option(help="Write the table as JSON, with the keys of nccl-tests -J.")
     ] = None,
 ) -> None:
-    """Time an all-reduce over all ranks, size by size, in every combination of the plan.
+    """Time collectives over all ranks, size by size, in every combination of the plan.
 
     More than one machine: start the same command on each; rank 0 plans, records and prints.
 
@@ -149,10 +155,11 @@ def main(
     if resume is not None:
         _only_resume(context)
         records = journal.find(resume)
-        events = tuple(journal.read(journal.beside(records)))
-        session.sweep(session.Session(records=records, json=json, place=place, events=events))
+        begun = journal.sweeps(journal.beside(records))
+        session.sweep(session.Session(records=records, json=json, place=place, sweeps=begun))
         return
     given = asked.Options(
+        ops=op,
         ranks=ranks,
         backend=backend,
         model=model,
@@ -180,12 +187,12 @@ def main(
         stress_calls=stress_calls,
         timeout=timeout,
     )
-    spec = asked.spec(given, place, op="all_reduce")
+    specs = asked.specs(given, place)
     _warn()
     if plan:
-        _print_plan(spec)
+        _print_plan(specs)
         return
-    session.sweep(session.Session(records=records, json=json, place=place, spec=spec))
+    session.sweep(session.Session(records=records, json=json, place=place, specs=specs))
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
@@ -222,13 +229,16 @@ def _warn() -> None:
         cli.note(f"{PROGRAM}: {warning}")
 
 
-def _print_plan(spec: "Spec") -> None:
-    """Print what would be run, and what not, with the reasons."""
+def _print_plan(specs: "Sequence[Spec]") -> None:
+    """Print what would be run, and what not, with the reasons; for several collectives, of each."""
     rows = []
-    for known in spec.combinations:
-        settings = " ".join(f"{name}={value}" for name, value in known.requested().items())
-        rows.append((known.label, known.verdict, settings, known.reason))
-    cli.print_rows(rows, ("combination", "verdict", "settings", "reason"))
+    for spec in specs:
+        for known in spec.combinations:
+            settings = " ".join(f"{name}={value}" for name, value in known.requested().items())
+            rows.append((spec.op, known.label, known.verdict, settings, known.reason))
+    columns = ("collective", "combination", "verdict", "settings", "reason")
+    first = 0 if len(specs) > 1 else 1
+    cli.print_rows([row[first:] for row in rows], columns[first:])
 
 
 if __name__ == "__main__":

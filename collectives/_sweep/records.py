@@ -123,13 +123,14 @@ class Recorder:
     ) -> Measurement:
         summary = stats.summarise(seconds)
         return Measurement(
-            id=_digest(self.state.run, op, implementation, name),
+            id=_digest(self.state.run, self.spec.op, op, implementation, name),
             source="measured",
             part="host",
             op=op,
             implementation=implementation,
             case=name,
             status="ok",
+            dims={"collective": self.spec.op},
             median_s=summary.median,
             low_s=summary.low,
             high_s=summary.high,

@@ -224,14 +224,16 @@ def budget(
     """Plot the predicted passes: floors, with components where there are some, and played."""
     bars = []
     for one, label in zip(passes, labels, strict=True):
-        told = label if len(passes) > 1 else "bytes and flops alone"
-        bars += _bar(one, told if one.components else label)
-        if one.components:
-            other = one.with_components
-            named = f"{label}, with components" if len(passes) > 1 else "with components"
-            bars += _bar(other, named)
-            if len(passes) == 1 and one.made_by in wholes:
-                bars += _played(other, wholes[one.made_by])
+        floor_s = one.whole.floor_s
+        if not one.components:
+            bars += _bar(one, label, floor_s=floor_s)
+            continue
+        several, other = len(passes) > 1, one.with_components
+        bars += _bar(one, label if several else "bytes and flops alone", floor_s=floor_s)
+        named = f"{label}, with components" if several else "with components"
+        bars += _bar(other, named, floor_s=floor_s)
+        if not several and one.made_by in wholes:
+            bars += _played(other, wholes[one.made_by], floor_s=floor_s)
     path = folder.file("budget.png") if bars else None
     if path is None:
         return None
@@ -240,20 +242,16 @@ def budget(
     return "budget.png"
 
 
-def _bar(one: _budget.Pass, label: str) -> list[_plots.Bar]:
+def _bar(one: _budget.Pass, label: str, *, floor_s: float | None) -> list[_plots.Bar]:
     whole, segments = one.whole, _budget.segments(one)
     unknown = dict.fromkeys(class_of(record.part) for record in whole.unknown)
     note = whole.time() + (f"\nnot known: {_text.listed(unknown, most=2)}" if unknown else "")
     if not segments:
         return []
-    return [_plots.Bar(label=label, segments=segments, floor_s=_floor_s(one), note=note)]
+    return [_plots.Bar(label=label, segments=segments, floor_s=floor_s, note=note)]
 
 
-def _floor_s(one: _budget.Pass) -> float | None:
-    return one.whole.floor_s
-
-
-def _played(one: _budget.Pass, whole: Forecast) -> list[_plots.Bar]:
+def _played(one: _budget.Pass, whole: Forecast, *, floor_s: float | None) -> list[_plots.Bar]:
     """Return the pass as the timeline plays it: the same kernels, and the device's idle time."""
     bars = []
     for mode, label in ((EAGER, "eager"), (GRAPH, "as one graph")):
@@ -266,7 +264,7 @@ def _played(one: _budget.Pass, whole: Forecast) -> list[_plots.Bar]:
             _plots.Bar(
                 label=label,
                 segments=[*_budget.segments(one), (IDLE, float(idle))],
-                floor_s=None,
+                floor_s=floor_s,
                 note=f"{least}{_text.duration(played.median_s)}",
             )
         )

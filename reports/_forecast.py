@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from reports import _budget, _text
 from reports._markdown import table, text
 from reports._text import NOT_KNOWN
-from verifyscope import predictions
+from verifyscope import predictions, units
 from verifyscope.records import Measurement, Value
 
 _MODES = {
@@ -159,11 +159,12 @@ def _worth(lever: Measurement, name: str) -> tuple[str, str, str]:
         return ("not known", NOT_KNOWN, NOT_KNOWN)
     held = ", held at its floor" if lever.dims.get(f"{name}_held") is True else ""
     least, most = (_dim(lever, f"{name}_{end}_tokens_per_s") for end in ("least", "most"))
-    rates = [f"{rate:.3g}" for rate in dict.fromkeys((least, most)) if rate is not None]
+    rates = dict.fromkeys(units.three_digits(rate) for rate in (least, most) if rate is not None)
     even = _dim(lever, f"{name}_break_even")
+    at_most = "at most " if "at-least" in lever.flags else ""
     return (
-        f"{_text.duration(seconds)}{held}",
-        NOT_KNOWN.join(rates) or NOT_KNOWN,
+        f"{_least(lever, seconds)}{held}",
+        f"{at_most}{NOT_KNOWN.join(rates)}" if rates else NOT_KNOWN,
         _text.ratio(even),
     )
 

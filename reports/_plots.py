@@ -166,7 +166,7 @@ def waterfall(
             )
             before = after
         if floor_s is not None:
-            axes.axvline(floor_s, color="black", linewidth=1.2, label="byte floor")
+            axes.axvline(floor_s, color="black", linewidth=1.2, label="byte floor of all its rows")
             _legend(axes, columns=1)
         axes.set_yticks(range(len(steps)), [name for name, _ in steps])
         axes.invert_yaxis()

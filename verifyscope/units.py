@@ -107,10 +107,11 @@ def _scaled(value: float, ladder: Sequence[tuple[str, float]]) -> str:
     rounded = abs(float(f"{value:.3g}"))
     fitting = (step for step in ladder if rounded >= step[1] or (not rounded and step[1] == 1))
     unit, scale = next(fitting, ladder[-1])
-    return f"{_three_digits(value / scale)} {unit}"
+    return f"{three_digits(value / scale)} {unit}"
 
 
-def _three_digits(value: float) -> str:
+def three_digits(value: float) -> str:
+    """Return a number with three digits and no exponent: 1.234 -> "1.23", 1234.5 -> "1230"."""
     if value == 0:
         return "0"
     text = f"{value:#.3g}"

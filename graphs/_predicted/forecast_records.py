@@ -186,8 +186,14 @@ class _Maker:
                 **({} if spoken.share is None else {"share": spoken.share}),
                 **({} if spoken.accepted is None else {"accepted": spoken.accepted}),
             },
-            flags=("at-byte-floor",) if row.alone is not None and row.alone.held else (),
+            flags=tuple(self._lever_flags(row)),
         )
+
+    def _lever_flags(self, row: Row) -> Iterator[str]:
+        if row.alone is not None and row.alone.held:
+            yield "at-byte-floor"
+        if row.alone is not None and not self._forecast.total.complete:
+            yield "at-least"
 
     def hypothesis(self, one: excess.Hypothesis) -> Measurement:
         """Return what each of the blamed would have to take more."""

@@ -111,7 +111,8 @@ def _why_not(one: Measurement, gpu: Gpu, where: Environment | None) -> str | Non
     told = one.dims.get("gpu")
     if told is not None and told != gpu.name:
         return f"of {told}"
-    if one.kind == "baseline-different-work":
+    # Times of experts that include their choice do more work and not less: they stay.
+    if one.kind == "baseline-different-work" and one.part != "routed_experts":
         return "of different work"
     return _why_warm(one, gpu)
 

@@ -189,7 +189,7 @@ def _print_component(part: str, ones: Sequence[Component]) -> None:
         by_op[one.line.op.name] = by_op.get(one.line.op.name, 0) + one.line.calls
     calls = sum(by_op.values()) if size is not None else max(by_op.values())
     if first.seconds is None:
-        print(f"# {part}: {calls} x{message}, not known: {first.how}")
+        print(f"# {part}: {calls} x {size or 0:,} B, not known: {first.how}")
         return
     whole_s = component.total(ones).seconds
     words = f"{units.seconds(whole_s / calls)}{message}"
@@ -247,7 +247,8 @@ def _timeline_cells(one: played.Played) -> list[str]:
 def _print_what_if(forecast: Forecast) -> None:
     if not forecast.what_if:
         return
-    rows = [(row.name, *_lever_cells(row)) for row in forecast.what_if]
+    least = "" if forecast.total.complete else "at least "
+    rows = [(row.name, *_lever_cells(row, least)) for row in forecast.what_if]
     _print(forecast, "what-if", _WHAT_IF, rows)
     spoken = forecast.spoken
     now = (
@@ -267,17 +268,19 @@ def _print_what_if(forecast: Forecast) -> None:
         print(f"# plain token: {units.seconds(plain.seconds)}, {plain.source}")
 
 
-def _lever_cells(row: Row) -> list[str]:
-    return [*_worth_cells(row.alone), *_worth_cells(row.together), row.how]
+def _lever_cells(row: Row, least: str) -> list[str]:
+    return [*_worth_cells(row.alone, least), *_worth_cells(row.together, least), row.how]
 
 
-def _worth_cells(worth: Worth | None) -> list[str]:
+def _worth_cells(worth: Worth | None, at_least: str) -> list[str]:
     if worth is None:
         return ["not known", "-", "-"]
-    least, most = (f"{rate:.3g}" for rate in worth.tokens_per_s)
+    least, most = (units.three_digits(rate) for rate in worth.tokens_per_s)
+    rates = least if least == most else f"{least} to {most}"
+    held = ", held at its floor" if worth.held else ""
     return [
-        units.seconds(worth.pass_s) + (", held at its floor" if worth.held else ""),
-        least if least == most else f"{least} to {most}",
+        f"{at_least}{units.seconds(worth.pass_s)}{held}",
+        f"at most {rates}" if at_least else rates,
         "-" if worth.break_even is None else f"{worth.break_even:.2f}",
     ]
 

@@ -204,14 +204,14 @@ def _prepared(inputs: Mapping[str, Any], *, path: Path | None) -> Prepared:
 def _why_not(path: Path, *, tokens: int, experts: int, top_k: int) -> str | None:
     """Say why `path` cannot compute a call of these sizes; None if it can."""
     if top_k > MOST_TOP_K:
-        return f"a token has {top_k} experts; it is built for at most {MOST_TOP_K}"
+        return f"top_k is {top_k}; these kernels take 1 to {MOST_TOP_K} experts a token"
+    if experts > MOST_EXPERTS:
+        return f"{experts} experts; these kernels take 1 to {MOST_EXPERTS}"
     if path == "direct" and tokens > MOST_DIRECT_TOKENS:
         return (
-            f"the direct path takes at most {MOST_DIRECT_TOKENS} tokens, got {tokens}; "
-            f"take the sorted one"
+            f"{tokens} tokens; the direct path takes 1 to {MOST_DIRECT_TOKENS}, one tile of rows: "
+            f"use the sorted one"
         )
-    if path == "sorted" and experts > MOST_EXPERTS:
-        return f"the sorted path takes at most {MOST_EXPERTS} experts, got {experts}"
     return None
 
 

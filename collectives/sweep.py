@@ -22,12 +22,13 @@ from verifyscope.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from collectives._sweep.nccl_library import NcclLibrary
     from collectives._sweep.nodes import Launched
     from collectives._sweep.spec import Spec
 
 PROGRAM = "python -m collectives.sweep"
 # What may stand beside --resume: all else is taken from the run.
-_WITH_RESUME = ("resume", "json")
+_WITH_RESUME = ("resume", "json", "nccl")
 
 application = cli.app("Time collectives over all ranks of this machine, and check every value.")
 
@@ -104,6 +105,10 @@ def main(
     force: Annotated[
         bool, typer.Option("--force", help="Try what the plan lists as unsupported, but LL128.")
     ] = False,
+    nccl: Annotated[
+        str | None,
+        typer.Option(help="Another NCCL than torch's: a libnccl.so.2, or a folder with one."),
+    ] = None,
     depth: Annotated[
         int | None,
         typer.Option(help="Calls in a row: twice the model's layers, 122; with gloo 8."),
@@ -144,19 +149,22 @@ def main(
 
     With Slurm: `srun --ntasks-per-node 1` before it, and the first of the job's hosts as HOST.
     """
-    from collectives._sweep import asked, journal, nodes, session
+    from collectives._sweep import asked, journal, nccl_library, nodes, session
 
     signal.signal(signal.SIGTERM, _terminate)
     place = nodes.here()
     if place is not None and not place.leads:
         return  # the first process of this machine starts fresh ranks for all
+    library = None if nccl is None else nccl_library.find(nccl)
     if place is not None and place.node > 0:
-        _follow(place)
+        _follow(place, library)
     if resume is not None:
         _only_resume(context)
         records = journal.find(resume)
         begun = journal.sweeps(journal.beside(records))
-        session.sweep(session.Session(records=records, json=json, place=place, sweeps=begun))
+        session.sweep(
+            session.Session(records=records, json=json, place=place, sweeps=begun, nccl=library)
+        )
         return
     given = asked.Options(
         ops=op,
@@ -186,13 +194,16 @@ def main(
         starts=starts,
         stress_calls=stress_calls,
         timeout=timeout,
+        nccl=library,
     )
     specs = asked.specs(given, place)
     _warn()
     if plan:
         _print_plan(specs)
         return
-    session.sweep(session.Session(records=records, json=json, place=place, specs=specs))
+    session.sweep(
+        session.Session(records=records, json=json, place=place, specs=specs, nccl=library)
+    )
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
@@ -201,11 +212,11 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _follow(place: "Launched") -> NoReturn:
+def _follow(place: "Launched", library: "NcclLibrary | None") -> NoReturn:
     """Start the ranks of this machine as that of rank 0 asks, and end as it does."""
     from collectives._sweep import launch, nodes
 
-    with launch.fork_server(several=True) as server:
+    with launch.fork_server(several=True, nccl=library) as server:
         sys.exit(nodes.follow(server, nodes.arrive(place)))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from collectives._sweep import axes, backend, plan, points
 from collectives._sweep.collective import Collective
 from collectives._sweep.combination import Combination
+from collectives._sweep.nccl_library import NcclLibrary
 from collectives._sweep.nodes import Launched
 from collectives._sweep.operations import OPERATIONS
 from collectives._sweep.spec import FEWEST_STARTS, Spec
@@ -49,6 +50,7 @@ class Options:
     starts: int
     stress_calls: int
     timeout: float
+    nccl: NcclLibrary | None = None
 
 
 def specs(given: Options, place: Launched | None) -> tuple[Spec, ...]:
@@ -63,6 +65,8 @@ def specs(given: Options, place: Launched | None) -> tuple[Spec, ...]:
 
 def _spec(given: Options, place: Launched | None, collective: Collective) -> Spec:
     moved_by, op = backend.find(given.backend or "nccl"), collective.name
+    if given.nccl is not None and not moved_by.chooses:
+        raise UsageError(f"{moved_by.name} uses no NCCL; leave --nccl out")
     ranks = _ranks(given.ranks, place)
     local_ranks = ranks if place is None else place.local_ranks
     dtype = _dtype(given.dtype, moved_by, ranks, summed=collective.redop != "none")
@@ -92,6 +96,7 @@ def _spec(given: Options, place: Launched | None, collective: Collective) -> Spe
         starts=given.starts,
         timeout_s=given.timeout,
         stress_calls=given.stress_calls,
+        nccl=None if given.nccl is None else given.nccl.version,
     )
     _in_range(given, made)
     return made

@@ -128,6 +128,7 @@ class Driver:
             ranks=group.ranks,
             wrong=wrong,
             log=log,
+            nccl=job.nccl,
         )
         self.emit(
             ProbeDone(
@@ -212,7 +213,8 @@ class Driver:
             for found in self._results(job, what):
                 if isinstance(found, Group):
                     join_s = found.seconds
-                    ignored = next(probe.not_in_effect(job.combination, found.ranks), None)
+                    asked = job.combination
+                    ignored = next(probe.not_in_effect(asked, found.ranks, nccl=job.nccl), None)
                 elif isinstance(found, Result):
                     left.remove((found.point, found.timing))
                     self.samples_s += found.spent_s
@@ -286,6 +288,7 @@ class Driver:
             warmup=spec.warmup,
             timeout_s=spec.timeout_s,
             stress_calls=spec.stress_calls,
+            nccl=spec.nccl if self.backend.chooses else None,
         )
 
     def _placed(self, combination: Combination) -> Combination:

@@ -169,7 +169,8 @@ class Recorder:
             and name not in CHOICE_VARIABLES
             and not name.startswith("NCCL_DEBUG")
         }
-        return inherited | combination.requested()
+        library = {} if self.spec.nccl is None else {"nccl": self.spec.nccl}
+        return inherited | library | combination.requested()
 
     def _method(self, at: int, row: Row, probe: ProbeDone | None) -> dict[str, Value]:
         spec, device = self.spec, self.backend.on_device

@@ -10,6 +10,7 @@ from typing import BinaryIO
 from collectives._sweep import asked, backend, devices, journal, launch, nodes, state
 from collectives._sweep.driver import Driver
 from collectives._sweep.journal import Event, Imported, Journal, Opened
+from collectives._sweep.nccl_library import NcclLibrary
 from collectives._sweep.nodes import Launched
 from collectives._sweep.operations import OPERATIONS
 from collectives._sweep.outcome import Outcome, conclude
@@ -27,13 +28,17 @@ from verifyscope.runs import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What is run: `specs` are those of a new run, `sweeps` the events of one that goes on."""
+    """What is run: `specs` are those of a new run, `sweeps` the events of one that goes on.
+
+    nccl: the library that takes the place of torch's; a run knows its version alone.
+    """
 
     records: Path | None
     json: Path | None
     place: Launched | None
     specs: tuple[Spec, ...] = ()
     sweeps: Sequence[Sequence[Event]] = ()
+    nccl: NcclLibrary | None = None
 
     def asked(self) -> tuple[Spec, ...]:
         """Return what has to be swept, in order."""
@@ -50,6 +55,7 @@ def sweep(session: Session) -> None:
     spec = specs[0]
     moved_by = backend.find(spec.backend)
     _same_ranks(spec, session.place)
+    _same_nccl(spec, session.nccl)
     if session.json is not None and len(specs) > 1:
         raise UsageError("--json has the form of nccl-tests, for one collective; give one --op")
     devices.require_torch()
@@ -57,7 +63,7 @@ def sweep(session: Session) -> None:
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         several = session.place is not None and session.place.nodes > 1
-        server = stack.enter_context(launch.fork_server(several=several))
+        server = stack.enter_context(launch.fork_server(several=several, nccl=session.nccl))
         team: launch.Team = server
         if session.place is not None:
             team = stack.enter_context(nodes.lead(session.place, server))
@@ -178,6 +184,19 @@ def _same_ranks(spec: Spec, place: Launched | None) -> None:
         raise UsageError(
             f"the run has {spec.ranks} ranks, {spec.local_ranks} a machine; resume it with as many"
         )
+
+
+def _same_nccl(spec: Spec, library: NcclLibrary | None) -> None:
+    """Raise `UsageError` where a run is resumed on another NCCL."""
+    given = None if library is None else library.version
+    if spec.nccl == given:
+        return
+    if spec.nccl is None:
+        raise UsageError("the run has torch's own NCCL; leave --nccl out")
+    raise UsageError(
+        f"the run has NCCL {spec.nccl}, here is {given or 'that of torch'}; resume it with --nccl "
+        f"and that version"
+    )
 
 
 @contextlib.contextmanager

@@ -22,8 +22,6 @@ from verifyscope.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from collectives._sweep.nccl_library import NcclLibrary
-    from collectives._sweep.nodes import Launched
     from collectives._sweep.spec import Spec
 
 PROGRAM = "python -m collectives.sweep"
@@ -156,10 +154,11 @@ def main(
     if place is not None and not place.leads:
         return  # the first process of this machine starts fresh ranks for all
     library = None if nccl is None else nccl_library.find(nccl)
-    if place is not None and place.node > 0:
-        _follow(place, library)
+    leads = place is None or place.node == 0
     if resume is not None:
         _only_resume(context)
+        if place is not None and not leads:
+            session.follow(place, library)
         records = journal.find(resume)
         begun = journal.sweeps(journal.beside(records))
         session.sweep(
@@ -197,10 +196,13 @@ def main(
         nccl=library,
     )
     specs = asked.specs(given, place)
-    _warn()
+    if leads:
+        _warn()
     if plan:
-        _print_plan(specs)
+        _print_plan(specs if leads else ())
         return
+    if place is not None and not leads:
+        session.follow(place, library)
     session.sweep(
         session.Session(records=records, json=json, place=place, specs=specs, nccl=library)
     )
@@ -210,14 +212,6 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     """End as Ctrl-C does, so that no rank and no temporary file stays."""
     cli.note(f"{PROGRAM}: ended by {signal.Signals(number).name}; what was measured is kept")
     sys.exit(128 + number)
-
-
-def _follow(place: "Launched", library: "NcclLibrary | None") -> NoReturn:
-    """Start the ranks of this machine as that of rank 0 asks, and end as it does."""
-    from collectives._sweep import launch, nodes
-
-    with launch.fork_server(several=True, nccl=library) as server:
-        sys.exit(nodes.follow(server, nodes.arrive(place)))
 
 
 def _only_resume(context: typer.Context) -> None:
@@ -241,7 +235,7 @@ def _warn() -> None:
 
 
 def _print_plan(specs: "Sequence[Spec]") -> None:
-    """Print what would be run, and what not, with the reasons; for several collectives, of each."""
+    """Print what would be run, and what not, with the reasons; one machine does, for all."""
     rows = []
     for spec in specs:
         for known in spec.combinations:

@@ -1,6 +1,9 @@
 """python -m graphs.replay --model kimi-k2.5 --tp 8 --rows 4 --context 8192 --predict GPU
+python -m graphs.replay --model kimi-k2.5 --tp 8 --rows 4 --context 8192 --device cuda
 
-What a forward pass on one rank takes, before it has run. By class and part: the floor, bytes over
+With --device a stub of the model's layers runs, and its passes are measured and taken apart:
+`graphs` says what that leaves as records. With --predict: what a forward pass on one rank takes,
+before it has run. By class and part: the floor, bytes over
 bandwidth or flops over peak, whichever is longer; beside it `public components`, what others
 measured (verifyscope.published), or what --all-reduce-us, --sweep and --measured say. A part
 without a source is `not known`, and a sum that lacks it is "at least". Then the timeline: the pass
@@ -8,8 +11,8 @@ eager, as piecewise graphs and as one graph, with the cost of uneven ranks; what
 give; and what would have to be true of a pass that took longer (--observed-ms). With lists of
 --rows or --context time(T) and time(L) are fitted.
 
-Records, all "predicted"; those of one pass share method["prediction"], a fresh id, and dims model,
-tp, rows, requests, context, gpu and calls. Numbers are of one call on one rank: times
+Records of --predict, all "predicted"; those of one pass share method["prediction"], a fresh id, and
+dims model, tp, rows, requests, context, gpu and calls. Numbers are of one call on one rank: times
 dims["calls"], and added up by part, they are the budget of a pass.
 
 - implementation "roofline", an op each, part and op as in graphs.layers, in the order of
@@ -34,7 +37,7 @@ from verifyscope import cli, hardware
 from verifyscope.errors import UsageError
 
 _PROGRAM = "python -m graphs.replay"
-_HELP = "Predict a forward pass: floor, public components, timeline, levers, what an excess needs."
+_HELP = "Measure a stub's forward pass and take it apart, or predict one and what levers give."
 
 app = cli.app(_HELP)
 
@@ -42,9 +45,14 @@ app = cli.app(_HELP)
 @app.command(help=_HELP)
 def main(
     model: Annotated[str, typer.Option(help="A known model, or the path of a config.json.")],
-    tp: Annotated[str, typer.Option(help="Ranks of tensor parallelism.")] = "1",
+    tp: Annotated[
+        str | None, typer.Option(help="Ranks of tensor parallelism  [default: 1; of a CPU 2]")
+    ] = None,
     rows: Annotated[str, typer.Option(help="Tokens a request in the pass, such as 1,4.")] = "1,4",
-    context: Annotated[str, typer.Option(help="Cached tokens a request, such as 8k,32k.")] = "8k",
+    context: Annotated[
+        str | None,
+        typer.Option(help="Cached tokens a request, such as 8k,32k  [default: 8k; of a CPU 256]"),
+    ] = None,
     requests: Annotated[str, typer.Option(help="Requests at once.")] = "1",
     predict: Annotated[
         str | None, typer.Option(metavar="GPU", help="The GPU, such as rtx-pro-6000-server.")
@@ -124,27 +132,94 @@ def main(
         Path | None,
         typer.Option(help="Write one predicted pass as a Chrome trace, for ui.perfetto.dev."),
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Measure a stub: cuda, or cpu (small sizes, gloo ranks, eager)."),
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", "--ranks", help="Measure: processes, one a GPU.")
+    ] = None,
+    layers: Annotated[str | None, typer.Option(help="Measure: the first layers only.")] = None,
+    quant: Annotated[
+        str | None, typer.Option(help="Measure: bf16, fp8 or int4  [default: the model's]")
+    ] = None,
+    tree: Annotated[
+        str | None, typer.Option(help="Measure: the drafts' tree  [default: by --rows]")
+    ] = None,
+    attention: Annotated[
+        str, typer.Option(help="Measure: the form of attention: verify, decode or extend.")
+    ] = "verify",
+    moe: Annotated[
+        str, typer.Option(help="Measure: the path of experts: direct, sorted or auto.")
+    ] = "auto",
+    impl: Annotated[
+        str, typer.Option(help="Measure: implementations: attention=flashinfer,moe=triton.")
+    ] = "",
+    all_reduce: Annotated[
+        str | None, typer.Option(help="Measure: none, one-rank, delay:33us or real.")
+    ] = None,
+    modes: Annotated[
+        str | None,
+        typer.Option(help="Measure: eager, graph, piecewise, collectives-outside."),
+    ] = None,
+    weight_sets: Annotated[
+        str | None, typer.Option(help="Measure: distinct layers  [default: all that fit]")
+    ] = None,
+    ablate: Annotated[bool, typer.Option(help="Measure: take the parts out and in.")] = True,
+    seconds: Annotated[float, typer.Option(help="Measure: seconds of rounds, a table.")] = 2.0,
+    timeout: Annotated[
+        float, typer.Option(help="Measure: seconds without progress until ranks are ended.")
+    ] = 180.0,
     records: Annotated[
         Path | None, typer.Option(help="Append records to this file  [default: a new run]")
     ] = None,
     json: Annotated[Path | None, typer.Option(help="Write every op and sum to this file.")] = None,
 ) -> None:
-    """Predict every number of rows at every context."""
-    if predict is None:
+    """Predict, or measure, every number of rows at every context."""
+    if (predict is None) == (device is None):
         raise UsageError(
-            f"measuring a pass is not in this version; predict it with --predict GPU "
+            f"give --device cpu or --device cuda to measure a stub, or --predict GPU "
             f"({', '.join(hardware.TABLE)})"
         )
+    if device is not None:
+        from graphs import measure
+
+        measure.measure(
+            measure.Asked(
+                device=device,
+                model=model,
+                rows=rows,
+                requests=requests,
+                tp=tp,
+                context=context,
+                gpus=gpus,
+                layers=layers,
+                quant=quant,
+                tree=tree,
+                attention=attention,
+                moe=moe,
+                impl=impl,
+                all_reduce=all_reduce,
+                modes=modes,
+                weight_sets=weight_sets,
+                ablate=ablate,
+                seconds=seconds,
+                timeout=timeout,
+                records=records,
+                json=json,
+            )
+        )
+        return
     from graphs._predicted import command  # here, because --help must start in a blink
 
     command.run(
         command.Given(
             model=model,
-            tp=tp,
+            tp=tp or "1",
             requests=requests,
             rows=rows,
-            context=context,
-            predict=predict,
+            context=context or "8k",
+            predict=predict or "",
             bandwidth=bandwidth,
             all_reduce_us=all_reduce_us,
             sweep=sweep,

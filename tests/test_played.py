@@ -174,7 +174,7 @@ def measured(ms: float, launch: Launch, **changes: Value) -> Measurement:
     return Measurement(
         source="measured",
         part="forward",
-        op="pass",
+        op="forward",
         implementation="stub",
         case="c",
         status="ok",
@@ -209,6 +209,19 @@ def test_a_measured_pass_is_held_to_the_prediction_of_its_own_mode_and_case() ->
     assert far.verdict == "too short"
     assert far.off == pytest.approx(eager_ms / 29.49 - 1)
     assert (short.verdict, short.launch) == ("too long", "graph")
+
+
+def test_a_stub_with_parts_taken_out_or_without_all_reduces_is_no_such_pass() -> None:
+    whole = measured(20.0, "eager", all_reduce="delay:33us")
+    assert len(held(whole)) == 1
+    replace = msgspec.structs.replace
+    for op in ("forward_account", "forward_without", "forward_only", "forward_busy"):
+        assert held(replace(whole, op=op)) == []
+    assert held(measured(20.0, "piecewise", outside="collectives")) == []
+    assert len(held(measured(20.0, "piecewise", outside="attention"))) == 1
+    assert held(measured(20.0, "eager", all_reduce="none")) == []
+    without = components.components(predicted(4), ())
+    assert len(held(measured(20.0, "eager", all_reduce="none"), found=without)) == 1
 
 
 def test_an_interval_that_holds_the_prediction_agrees_however_wide() -> None:

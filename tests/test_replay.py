@@ -174,7 +174,10 @@ def test_unlikely_input_is_said_on_stderr(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "kimi-k2.5"], "measuring a pass is not in this version; predict it with"),
+        (
+            ["--model", "kimi-k2.5"],
+            "give --device cpu or --device cuda to measure a stub, or --predict GPU",
+        ),
         (["--predict", "h200"], "Missing option '--model'"),
         (["--model", "kimi-k9", "--predict", "h200"], "unknown model 'kimi-k9'; known: kimi-k2,"),
         (["--model", "kimi-k2", "--predict", "h900"], "unknown GPU 'h900'; known: rtx-pro-6000"),

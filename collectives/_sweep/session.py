@@ -1,11 +1,12 @@
 """One invocation of a sweep, from the checks of the machine to the last line: new or resumed."""
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import NoReturn
 
 from collectives._sweep import asked, backend, devices, journal, launch, nodes, state
 from collectives._sweep.driver import Driver
@@ -71,7 +72,7 @@ def sweep(session: Session) -> None:
         imported_s = time.monotonic() - began
         if moved_by.on_device:
             devices.require_gpus(spec, team.count_gpus())
-        json = stack.enter_context(_json_file(session.json)) if session.json else None
+        json = stack.enter_context(cli.output(session.json))
         run = stack.enter_context(runs.start(session.records, "sweep"))
         screen = stack.enter_context(open_screen())
         outcomes = _all(session, _Place(team=team, run=run, screen=screen), imported_s)
@@ -81,6 +82,13 @@ def sweep(session: Session) -> None:
         cli.note(f"records: {run.path}")
         if problem is not None:
             raise Failure(problem)
+
+
+def follow(place: Launched, library: NcclLibrary | None) -> NoReturn:
+    """Start the ranks of this machine as that of rank 0 asks, and end as it does."""
+    devices.require_torch()
+    with launch.fork_server(several=True, nccl=library) as server:
+        sys.exit(nodes.follow(server, nodes.arrive(place)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +134,7 @@ def _driver(known: State, place: _Place, record: Journal, *, resumed: bool) -> D
         known,
         team=place.team,
         backend=moved_by,
-        collective=collective,
+        collective=OPERATIONS[known.spec.op],
         folder=run.path.parent,
         journal=record,
         outcome=outcome,
@@ -197,11 +205,3 @@ def _same_nccl(spec: Spec, library: NcclLibrary | None) -> None:
         f"the run has NCCL {spec.nccl}, here is {given or 'that of torch'}; resume it with --nccl "
         f"and that version"
     )
-
-
-@contextlib.contextmanager
-def _json_file(path: Path) -> Iterator[BinaryIO]:
-    """Open the file before anything is measured: what cannot be written is known at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        yield file

@@ -6,20 +6,20 @@ into the output, then the all-reduce there; both are inside the timed call.
 
 from typing import TYPE_CHECKING
 
-from collectives._sweep.collective import Collective
+from collectives._sweep.collective import Collective, whole
 
 if TYPE_CHECKING:
     import torch
 
 
-def _whole(elements: int, ranks: int) -> int:
-    return elements
+def _in_place(buffer: "torch.Tensor", rank: int, ranks: int) -> "tuple[torch.Tensor, torch.Tensor]":
+    return buffer, buffer
 
 
 def _expected(windows: "torch.Tensor", rank: int, elements: int) -> "torch.Tensor":
     import torch
 
-    return windows.sum(0, dtype=torch.float32).to(windows.dtype)
+    return windows.sum(0, keepdim=True, dtype=torch.float64).to(windows.dtype)
 
 
 def _run(output: "torch.Tensor", source: "torch.Tensor") -> None:
@@ -33,8 +33,13 @@ def _run(output: "torch.Tensor", source: "torch.Tensor") -> None:
 ALL_REDUCE = Collective(
     name="all_reduce",
     redop="sum",
-    input_elements=_whole,
-    output_elements=_whole,
+    split=False,
+    input_elements=whole,
+    output_elements=whole,
+    in_place=_in_place,
+    repeats=False,
+    alike=True,
+    out_of_place="copy into the output, then reduced there",
     expected=_expected,
     run=_run,
 )

@@ -20,7 +20,6 @@ from verifyscope import cli
 from verifyscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from collectives._sweep.nodes import Launched
     from collectives._sweep.spec import Spec
 
 PROGRAM = "python -m collectives.sweep"
@@ -58,11 +57,11 @@ def main(
     ] = "bfloat16",
     algos: Annotated[
         str | None,
-        typer.Option(help="Algorithms: ring, tree, default (NCCL chooses), ...; ring,tree."),
+        typer.Option(help="ring, tree, default (NCCL chooses), ...; else ring,tree."),
     ] = None,
     protos: Annotated[
         str | None,
-        typer.Option(help="Protocols: ll, simple, ll128, ^ll128, default; ll,simple."),
+        typer.Option(help="ll, simple, ll128, ^ll128, default; else ll,simple."),
     ] = None,
     channels: Annotated[
         str | None, typer.Option(help="Channels of the communicator, such as default,2,4.")
@@ -130,12 +129,13 @@ def main(
 ) -> None:
     """Time an all-reduce over all ranks, size by size, in every combination of the plan.
 
-    More than one machine: start the same command on each, and rank 0 plans, records and prints.
+    More than one machine: start the same command on each; rank 0 plans, records and prints.
 
-        torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500
-        --rdzv-id 1 -m collectives.sweep OPTIONS
+    \b
+        torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d \\
+          --rdzv-endpoint HOST:29500 --rdzv-id 1 -m collectives.sweep OPTIONS
 
-    With Slurm: srun --ntasks-per-node 1 before it, and the first of the job's hosts as HOST.
+    With Slurm: `srun --ntasks-per-node 1` before it, and the first of the job's hosts as HOST.
     """
     from collectives._sweep import asked, journal, nodes, session
 
@@ -143,10 +143,11 @@ def main(
     place = nodes.here()
     if place is not None and not place.leads:
         return  # the first process of this machine starts fresh ranks for all
-    if place is not None and place.node > 0:
-        _follow(place)
+    leads = place is None or place.node == 0
     if resume is not None:
         _only_resume(context)
+        if place is not None and not leads:
+            session.follow(place)
         records = journal.find(resume)
         events = tuple(journal.read(journal.beside(records)))
         session.sweep(session.Session(records=records, json=json, place=place, events=events))
@@ -180,10 +181,13 @@ def main(
         timeout=timeout,
     )
     spec = asked.spec(given, place, op="all_reduce")
-    _warn()
+    if leads:
+        _warn()
     if plan:
-        _print_plan(spec)
+        _print_plan(spec if leads else None)
         return
+    if place is not None and not leads:
+        session.follow(place)
     session.sweep(session.Session(records=records, json=json, place=place, spec=spec))
 
 
@@ -191,14 +195,6 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     """End as Ctrl-C does, so that no rank and no temporary file stays."""
     cli.note(f"{PROGRAM}: ended by {signal.Signals(number).name}; what was measured is kept")
     sys.exit(128 + number)
-
-
-def _follow(place: "Launched") -> NoReturn:
-    """Start the ranks of this machine as that of rank 0 asks, and end as it does."""
-    from collectives._sweep import launch, nodes
-
-    with launch.fork_server(several=True) as server:
-        sys.exit(nodes.follow(server, nodes.arrive(place)))
 
 
 def _only_resume(context: typer.Context) -> None:
@@ -213,15 +209,18 @@ def _only_resume(context: typer.Context) -> None:
 
 def _warn() -> None:
     from collectives._sweep import plan
+    from ingest import nccl_conf
 
-    for warning in plan.warnings(os.environ):
+    files = {name: known.value for name, known in nccl_conf.configured(os.environ).items()}
+    own = plan.warnings(os.environ)
+    for warning in (*own, *plan.warnings(files, of="a configuration file of NCCL")):
         cli.note(f"{PROGRAM}: {warning}")
 
 
-def _print_plan(spec: "Spec") -> None:
-    """Print what would be run, and what not, with the reasons."""
+def _print_plan(spec: "Spec | None") -> None:
+    """Print what would be run, and what not, with the reasons; one machine does, for all."""
     rows = []
-    for known in spec.combinations:
+    for known in () if spec is None else spec.combinations:
         settings = " ".join(f"{name}={value}" for name, value in known.requested().items())
         rows.append((known.label, known.verdict, settings, known.reason))
     cli.print_rows(rows, ("combination", "verdict", "settings", "reason"))

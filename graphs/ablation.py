@@ -94,9 +94,7 @@ def account(
         for one in costs
         if one.without is not None
     }
-    alone = {
-        one.part: rounds.samples[name_only(one.part)] for one in costs if one.only is not None
-    }
+    alone = {one.part: rounds.samples[name_only(one.part)] for one in costs if one.only is not None}
     return Account(
         whole=summarise(whole),
         nothing=summarise(rounds.samples[NOTHING]) if NOTHING in rounds.samples else None,
@@ -110,9 +108,7 @@ def account(
 def _cost(
     part: str, rounds: Alternation, whole: Sequence[float], context: Sequence[float] | None
 ) -> PartCost:
-    without, only = (
-        rounds.samples.get(name) for name in (name_without(part), name_only(part))
-    )
+    without, only = (rounds.samples.get(name) for name in (name_without(part), name_only(part)))
     reasons = [
         f"{name}: {rounds.failures[name]}"
         for name in (name_without(part), name_only(part))

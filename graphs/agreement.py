@@ -2,10 +2,11 @@
 
     off = predicted / measured - 1
 
-A measured pass is a record of part "forward" whose dims name model, tp, rows and context, and whose
-`launch` says how it ran; the prediction is that of the same pass in the same mode. `agrees` where
-the prediction is within the measured interval or within WITHIN of the median. A prediction that
-lacks a part is "at least" and can only be refuted by a shorter measurement.
+A measured pass is a record of part "forward" whose dims name model, tp, rows and context, and
+whose `launch` says how it ran: of a stub all of it, and not what is left without a part. The
+prediction is that of the same pass in the same mode. `agrees` where the prediction is within the
+measured interval or within WITHIN of the median. A prediction that lacks a part is "at least" and
+can only be refuted by a shorter measurement.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,7 @@ from typing import Literal
 
 from graphs._predicted.played import Played
 from graphs.layers import Pass
+from verifyscope import passes
 from verifyscope.records import Launch, Measurement
 
 WITHIN = 0.10
@@ -52,15 +54,17 @@ class Agreement:
 
 
 def compare(
-    passes: Iterable[Measurement], played: Sequence[Played], asked: Pass
+    measured: Iterable[Measurement], played: Sequence[Played], asked: Pass
 ) -> list[Agreement]:
     """Return each measured pass of `asked` that was played in its mode, in their order."""
     by_launch = {one.launch: one for one in played}
     found = []
-    for one in passes:
+    for one in measured:
         mode = None if one.launch is None else by_launch.get(one.launch)
         if mode is None or not one.median_s or not _is_of(one, asked):
             continue
+        if one.dims.get("all_reduce") == "none" and asked.tp > 1 and not _lacks_reduces(mode):
+            continue  # a stub that reduces nothing is no pass with all-reduces
         found.append(
             Agreement(
                 launch=mode.launch,
@@ -75,7 +79,15 @@ def compare(
     return found
 
 
+def _lacks_reduces(mode: Played) -> bool:
+    return "all_reduce" in mode.left_out
+
+
 def _is_of(one: Measurement, asked: Pass) -> bool:
+    if one.implementation == passes.STUB and one.op != passes.FORWARD:
+        return False  # a pass with parts taken out
+    if one.dims.get("outside") == passes.COLLECTIVES_OUTSIDE:
+        return False  # pieces, and not those that are predicted
     dims = one.dims
     wanted = (asked.model.name, asked.tp, asked.rows, asked.context, asked.requests)
     told = (dims.get("model"), dims.get("tp"), dims.get("rows"), dims.get("context"))

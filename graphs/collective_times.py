@@ -5,11 +5,12 @@ another number of ranks, it is not known. A collective's time is never taken as 
 
 From a sweep only measured or imported records with status ok count, of part all_reduce or
 all_gather, whose `ranks` are those asked for and whose dims hold `bytes` (nccl-tests' size).
-Several times of one size give their median. Records of default settings are preferred.
+Several times of one size give their median. Records of default settings are preferred, and of the
+four times of a sweep's row those of a graph with the most calls in a row: that is what a pass is.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +26,8 @@ _MEASURED_AS = {
     "logits_all_gather": "all_gather",
 }
 _WHAT_TO_GIVE = {
-    "all_reduce": "give --all-reduce-us or --sweep",
-    "all_gather": "give a --sweep that has all_gather",
+    "all_reduce": "give --all-reduce-us, --sweep or --measured",
+    "all_gather": "give a --sweep or --measured that has all_gather",
 }
 
 
@@ -78,12 +79,11 @@ def from_sweep(path: Path, *, ranks: int) -> Times:
             f"give a sweep of {ranks} ranks"
         )
     name, chosen = _one_setting(usable, path)
-    by_part: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    by_part: dict[str, list[Measurement]] = defaultdict(list)
     for record in chosen:
-        if record.median_s is not None:
-            by_part[record.part].append((int(record.dims["bytes"]), record.median_s))
+        by_part[record.part].append(record)
     return Times(
-        points={part: interpolation.medians(times) for part, times in by_part.items()},
+        points={part: interpolation.medians(_as_in_a_pass(rows)) for part, rows in by_part.items()},
         origin=f"{path.name} ({name}, {ranks} ranks)",
     )
 
@@ -109,6 +109,16 @@ def _one_setting(found: Iterable[Measurement], path: Path) -> tuple[str, list[Me
             f"--sweep {path} holds several ways ({'; '.join(names)}); give a file with one of them"
         )
     return names[0], groups[names[0]]
+
+
+def _as_in_a_pass(found: Sequence[Measurement]) -> list[tuple[int, float]]:
+    """Return bytes and seconds of the rows timed most like a pass: a graph of many calls."""
+    most = max((record.launch == "graph", record.depth or 1) for record in found)
+    return [
+        (int(record.dims["bytes"]), record.median_s)
+        for record in found
+        if record.median_s is not None and (record.launch == "graph", record.depth or 1) == most
+    ]
 
 
 def _between(points: Mapping[int, float], size: int, origin: str) -> Time:

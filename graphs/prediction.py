@@ -14,7 +14,8 @@ from graphs.ops import Op
 from verifyscope import cli
 from verifyscope.hardware import Gpu
 from verifyscope.parts import PARTS
-from verifyscope.records import Environment, Measurement, Value, new_id
+from verifyscope.predictions import ROOFLINE
+from verifyscope.records import Environment, Measurement, Value
 from verifyscope.roofline import floor_s
 
 
@@ -115,11 +116,19 @@ def summed(lines: Iterable[Line]) -> Sum:
     )
 
 
-def measurements(prediction: Prediction, environment: Environment) -> Iterator[Measurement]:
-    """Yield one record an op; `graphs.replay` says what they hold."""
-    asked, own_id = prediction.forward.asked, new_id()
+def case_name(prediction: Prediction) -> str:
+    """Return what records call this pass."""
+    asked = prediction.forward.asked
     several = f"-requests{asked.requests}" if asked.requests > 1 else ""
     name = f"{asked.model.name}-tp{asked.tp}-rows{asked.rows}-context{asked.context}{several}"
+    return f"{name}-{prediction.gpu.name}"
+
+
+def measurements(
+    prediction: Prediction, environment: Environment, *, own_id: str
+) -> Iterator[Measurement]:
+    """Yield one record an op, all of prediction `own_id`; see `graphs.replay` for their fields."""
+    asked = prediction.forward.asked
     by_op: dict[str, list[Line]] = {}  # an op is the same in dense and in expert layers
     for part_lines in prediction.by_part().values():
         for line in part_lines:
@@ -131,11 +140,11 @@ def measurements(prediction: Prediction, environment: Environment) -> Iterator[M
             source="predicted",
             part=op.part,
             op=op.name,
-            implementation="roofline",
-            case=f"{name}-{prediction.gpu.name}",
+            implementation=ROOFLINE,
+            case=case_name(prediction),
             status="skipped" if seconds is None else "ok",
             reason=f"not known: {lines[0].how}" if seconds is None else None,
-            dims=_dims(prediction, op, summed(lines).calls),
+            dims=_op_dims(prediction, op, summed(lines).calls),
             median_s=seconds,
             floor_s=None if collective else seconds,
             touched_bytes=None if collective else op.cost.touched_bytes,
@@ -153,9 +162,10 @@ def measurements(prediction: Prediction, environment: Environment) -> Iterator[M
         )
 
 
-def _dims(prediction: Prediction, op: Op, calls: int) -> dict[str, Value]:
+def pass_dims(prediction: Prediction, *, calls: int = 1) -> dict[str, Value]:
+    """Return the dims that name this pass in every record of it."""
     asked = prediction.forward.asked
-    dims: dict[str, Value] = {
+    return {
         "model": asked.model.name,
         "tp": asked.tp,
         "rows": asked.rows,
@@ -164,6 +174,10 @@ def _dims(prediction: Prediction, op: Op, calls: int) -> dict[str, Value]:
         "gpu": prediction.gpu.name,
         "calls": calls,
     }
+
+
+def _op_dims(prediction: Prediction, op: Op, calls: int) -> dict[str, Value]:
+    dims = pass_dims(prediction, calls=calls)
     if op.message_bytes is not None:
         return dims | {"message_bytes": op.message_bytes}
     if "distinct" in op.shape:

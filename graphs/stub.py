@@ -11,12 +11,13 @@ step to step, so that each step needs what those before it gave. Values mean not
 Weights and caches: every layer has its own where all fit; else as many distinct ones as keep a
 layer out of the L2 until its turn comes again (graphs/_stub/memory.py). Beside the ops of layers.py
 a pass has the step `positions` (part metadata), which works out positions and cache slots on the
-device. Attention that plans on the host has planned before; see `replan`.
+device. Attention that plans on the host has planned before (`plan_once` does it again).
 
 Errors: `UsageError` for what does not fit, is computed by no kernel here, or is named wrongly.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -27,22 +28,30 @@ from graphs._stub.cache import Drafts, Metadata, drafts, pages
 from graphs._stub.chosen import Choice
 from graphs._stub.drawing import Drawing, Layer, drawing
 from graphs._stub.memory import Held
-from graphs._stub.step import Flow, Step
+from graphs._stub.step import Bound, Flow, Step
 from graphs.layers import Forward, Section
 from verifyscope.records import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What a pass does for a step: computes it, or hands on what it gave in a full pass."""
+
+    step: Step
+    computes: bool
+    run: Callable[[Flow], object] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """Steps of a stub in order; those of `out` hand on what they gave in a full pass instead.
+    """The calls of a pass in order; the parts of `out` are not computed.
 
     A tensor that is handed on and then changed in place is put back by `restore`, which is for
     before a pass and never timed.
     """
 
-    steps: tuple[Step, ...]
     out: frozenset[str]
-    calls: tuple[Callable[[Flow], object], ...] = field(repr=False)
+    calls: tuple[Call, ...] = field(repr=False)
     flow: Flow = field(repr=False)
     changed: tuple[tuple[torch.Tensor, torch.Tensor], ...] = field(repr=False, default=())
 
@@ -50,7 +59,7 @@ class Pass:
         """Run the pass; return the logits."""
         flow = self.flow
         for call in self.calls:
-            call(flow)
+            call.run(flow)
         return flow["logits"]
 
     def restore(self) -> None:
@@ -61,7 +70,7 @@ class Pass:
     @property
     def left(self) -> tuple[Step, ...]:
         """Return the steps that are computed."""
-        return tuple(step for step in self.steps if step.part not in self.out)
+        return tuple(call.step for call in self.calls if call.computes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +84,7 @@ class Stub:
     drafts: Drafts = field(repr=False)
     sets: tuple[Held, ...]
     facts: Mapping[str, Value]
-    plans: tuple[Callable[[], None], ...] = field(repr=False)
+    attentions: tuple[Bound, ...] = field(repr=False)
     flow: Flow = field(repr=False, default_factory=dict)
     kept: dict[int, dict[str, torch.Tensor]] = field(repr=False, default_factory=dict)
 
@@ -97,12 +106,12 @@ class Stub:
         if parts and not self.kept:
             self._keep()
         out = frozenset(parts)
-        calls: list[Callable[[Flow], object]] = []
+        calls: list[Call] = []
         changed: list[tuple[torch.Tensor, torch.Tensor]] = []
         handed: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         for at, step in enumerate(self.steps):
             if step.part not in out:
-                calls.append(step.run)
+                calls.append(Call(step=step, computes=True, run=step.run))
                 changed += [handed[name] for name in step.in_place if name in handed]
                 for name in step.writes:
                     handed.pop(name, None)
@@ -110,9 +119,8 @@ class Stub:
             for name in step.writes:
                 own = self.kept[at][name].clone()
                 handed[name] = own, self.kept[at][name]
-                calls.append(_handing(name, own))
+                calls.append(Call(step=step, computes=False, run=_handing(name, own)))
         return Pass(
-            steps=self.steps,
             out=out,
             calls=tuple(calls),
             flow=self.flow,
@@ -120,9 +128,26 @@ class Stub:
         )
 
     def replan(self) -> None:
-        """Plan attention for one step, as an engine does once for all layers."""
-        for plan in self.plans:
-            plan()
+        """Plan every layer's attention for the lengths that now stand there, as an engine does."""
+        for one in self.attentions:
+            one.prepared.replan()
+
+    @property
+    def plans(self) -> bool:
+        """Say whether attention plans on the host at all."""
+        return any(one.prepared.stages for one in self.attentions)
+
+    def plan_once(self) -> None:
+        """Plan attention for one step: engines do it once, for all layers together."""
+        self.attentions[0].prepared.replan()
+
+    @contextlib.contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Within the block attention is prepared anew for the lengths that now stand there."""
+        with contextlib.ExitStack() as stack:
+            for one in self.attentions:
+                stack.enter_context(one.renewed())
+            yield
 
     def _keep(self) -> None:
         """Run a full pass and keep what each step gives."""
@@ -167,7 +192,7 @@ def build(
         drafts=given,
         sets=sets,
         facts=_facts(drawn, sets),
-        plans=(),
+        attentions=tuple(drawn.attentions),
     )
 
 

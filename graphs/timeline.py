@@ -25,6 +25,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+GRAPH = "graph"
 _LEAST_S = 0.0
 
 
@@ -70,6 +71,7 @@ class Rank:
 class Event:
     """What ran when: a launch on a rank's host, or a step on its device.
 
+    launch: the number of the launch, from 0, which its steps share.
     waited_s: of a collective, how long this rank was there before the last one came.
     """
 
@@ -78,6 +80,7 @@ class Event:
     name: str
     part: str
     layer: int | None
+    launch: int
     start_s: float
     end_s: float
     waited_s: float = 0.0
@@ -152,7 +155,7 @@ def eager(steps: Sequence[Step], *, launch_s: float) -> list[Launch]:
 
 def one_graph(steps: Sequence[Step], *, launch_s: float) -> list[Launch]:
     """Return one launch of all steps; launch_s is that of the whole graph."""
-    return [Launch(name="graph", host_s=launch_s, steps=tuple(steps))]
+    return [Launch(name=GRAPH, host_s=launch_s, steps=tuple(steps))]
 
 
 def piecewise(
@@ -197,7 +200,7 @@ class _Stream:
         self._number, self._rank, self._gap_s, self._jitter_s = number, rank, gap_s, jitter_s
         self._random = random.Random(f"{seed} {number}")
         self._left = self._steps(launches)
-        self._next: tuple[Step, float] | None = None
+        self._next: tuple[Step, float, int] | None = None
         self._pending: list[Event] = []
         self._began = False
         self.host_s = self.free_s = rank.late_s
@@ -213,9 +216,10 @@ class _Stream:
         """Run what waits for no other rank; return it, and the launches that were made."""
         events: list[Event] = []
         while self._next is not None and not self._next[0].collective:
-            step, start_s = self._next[0], self.arrival_s()
+            (step, _, launch), start_s = self._next, self.arrival_s()
             seconds = step.device_s * self._rank.speed + self._drawn()
-            events.append(self._ran(step, start_s, start_s + seconds, waited_s=0.0))
+            end_s = start_s + seconds
+            events.append(self._ran(step, launch, start_s, end_s, waited_s=0.0))
             self._advance()
         return [*self._taken(), *events]
 
@@ -229,12 +233,15 @@ class _Stream:
         """Run the collective that is next, from `begins_s` on; it is there since `arrival_s`."""
         if self._next is None:
             raise ValueError("ranks launch different numbers of collectives; launch them alike")
-        step, here_s = self._next[0], self.arrival_s()
-        event = self._ran(step, here_s, begins_s + step.device_s, waited_s=begins_s - here_s)
+        (step, _, launch), here_s = self._next, self.arrival_s()
+        end_s = begins_s + step.device_s
+        event = self._ran(step, launch, here_s, end_s, waited_s=begins_s - here_s)
         self._advance()
         return event
 
-    def _ran(self, step: Step, start_s: float, end_s: float, *, waited_s: float) -> Event:
+    def _ran(
+        self, step: Step, launch: int, start_s: float, end_s: float, *, waited_s: float
+    ) -> Event:
         self.free_s, self._began = end_s, True
         self.busy_s += end_s - start_s - waited_s
         self.waited_s += waited_s
@@ -244,6 +251,7 @@ class _Stream:
             name=step.name,
             part=step.part,
             layer=step.layer,
+            launch=launch,
             start_s=start_s,
             end_s=end_s,
             waited_s=waited_s,
@@ -259,9 +267,9 @@ class _Stream:
         taken, self._pending = self._pending, []
         return taken
 
-    def _steps(self, launches: Sequence[Launch]) -> Iterator[tuple[Step, float]]:
-        """Yield each step with when it was launched; the host goes on without waiting."""
-        for launch in launches:
+    def _steps(self, launches: Sequence[Launch]) -> Iterator[tuple[Step, float, int]]:
+        """Yield each step with when it was launched, and by which launch; the host never waits."""
+        for number, launch in enumerate(launches):
             start_s = self.host_s
             self.host_s += launch.host_s
             first = launch.steps[0]
@@ -272,13 +280,14 @@ class _Stream:
                     name=launch.name,
                     part=first.part if len(launch.steps) == 1 else "host",
                     layer=first.layer if len(launch.steps) == 1 else None,
+                    launch=number,
                     start_s=start_s,
                     end_s=self.host_s,
                 )
             )
             launched_s = self.host_s
             for step in launch.steps:
-                yield step, launched_s
+                yield step, launched_s, number
 
 
 def _by_rank(events: Sequence[Event]) -> list[list[Event]]:

@@ -2,7 +2,7 @@
 
     rest        = pass now x (1 / share - 1)          draft and host; 0 where no share is given
     tokens/s    = accepted / (pass + rest)
-    break-even  = (pass + rest) / plain token
+    break-even  = (pass + rest) / plain token, which the same levers make faster
 
 A lever changes a `Setting` (how the pass is launched, how long an all-reduce is, ...); `simulate`
 says what a pass takes in a setting. Where the pass was observed, what the simulation does not
@@ -75,14 +75,15 @@ class Row:
 class Cycle:
     """What a pass stands in: the rest of a cycle, a plain token, and what nobody can beat.
 
-    floor_s: the byte floor of a pass of so many rows. observed_s: the pass as somebody saw it.
+    plain_s: a plain token in a setting, None where it is not known. floor_s: the byte floor of a
+    pass of so many rows. observed_s: the pass as somebody saw it.
     """
 
     simulate: Callable[[Setting], float]
     floor_s: Callable[[int], float]
+    plain_s: Callable[[Setting], float] | None = None
     observed_s: float | None = None
     share: float | None = None
-    plain_s: float | None = None
 
     def now_s(self, now: Setting) -> float:
         """Return the pass as it is."""
@@ -120,7 +121,7 @@ def worth(setting: Setting, *, now: Setting, cycle: Cycle) -> Worth:
         ),
         break_even=None
         if cycle.plain_s is None
-        else speculation.break_even_accepted(cycle_s, plain_token_s=cycle.plain_s),
+        else speculation.break_even_accepted(cycle_s, plain_token_s=cycle.plain_s(setting)),
         held=wanted_s < floor_s,
     )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ingest import trace_facts
 from ingest.facts import Read
 from ingest.log import Log
+from ingest.opening import Unreadable
 from ingest.trace import (
     COPY,
     KERNEL,
@@ -56,16 +57,29 @@ def recognises(head: bytes) -> bool:
 
 
 def read(log: Log) -> Iterator[Read]:
-    """Yield the times of each GPU, what was not read, and the facts to conclude from."""
-    found, faults = traces(log)
-    yield from trace_facts.records(found, faults, log)
+    """Yield the times of each GPU, what was not read, and the facts to conclude from.
+
+    `Unreadable` for a predicted trace: it may be looked at, and is no measurement.
+    """
+    reader = _read(log)
+    if reader.source.predicted:
+        raise Unreadable(
+            f"{log.file} is a trace that python -m graphs.replay predicted, nothing in it was "
+            f"measured; look at it in ui.perfetto.dev, and give one of a run"
+        )
+    yield from trace_facts.records(reader.traces(), reader.faults(), log)
 
 
 def traces(log: Log) -> tuple[list[Trace], Faults]:
     """Return what each GPU of a file did; one without GPU events has a trace without any."""
+    reader = _read(log)
+    return reader.traces(), reader.faults()
+
+
+def _read(log: Log) -> "_Reader":
     reader = _Reader(Reader(log.stream, log.file))
     reader.read()
-    return reader.traces(), reader.faults()
+    return reader
 
 
 class _Wanted(dict[str, bool]):

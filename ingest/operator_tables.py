@@ -5,18 +5,14 @@ Told apart by their header. A row is an imported time of one call:
     op_name,nccl_dtype,num_gpus,message_size,latency_us              collectives
     framework,version,impl,num_gpus,message_size,latency_us          all-reduce of frameworks, bf16
     system,fw,ver,kernel_source,kv_cache_dtype,num_heads,batch_size,step,latency_us    MLA decode
-    system,fw,ver,kernel_source,moe_dtype,num_experts,distribution,num_tokens,latency_us   experts
     gemm_dtype,kernel_source,m,n,k,latency_us                        products
     part,gpu,ranks,implementation,...,median_us,...,source           verifyscope/published.csv
 
 message_size counts elements, and of an all-gather the gathered whole: read as bytes, or as one
-rank's share, the largest sizes would exceed the bus. MLA: `step` + 1 tokens. The table of experts
-names neither sizes nor ranks: taken for hidden 7168, intermediate 2048 / TP 8, top 8, as such
-tables are collected for DeepSeek-V3 and Kimi-K2; the record says so. The experts that a token
-chooses are known of balanced routing alone.
+rank's share, the largest sizes would exceed the bus. MLA: `step` + 1 tokens. Tables of experts are
+those of `ingest.moe_tables`.
 """
 
-import csv
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +20,7 @@ from typing import cast, get_args
 
 import msgspec
 
+from ingest.cells import cells
 from ingest.facts import Read
 from ingest.log import Log
 from ingest.reading_faults import Fault, findings_on
@@ -36,7 +33,6 @@ EXAMPLES = (
     "op_name,nccl_dtype,num_gpus,message_size,latency_us",
     "framework,version,impl,num_gpus,message_size,latency_us",
     "system,fw,ver,kernel_source,kv_cache_dtype,num_heads,batch_size,step,latency_us",
-    "system,fw,ver,kernel_source,moe_dtype,num_experts,distribution,num_tokens,latency_us",
     "gemm_dtype,kernel_source,m,n,k,latency_us",
     ",".join(published.COLUMNS),
 )
@@ -50,11 +46,6 @@ _GPUS = {
 }
 _TYPE_BYTES = {"half": 2, "float16": 2, "bfloat16": 2, "int8": 1, "float": 4}
 _DTYPES = {"half": "float16"}
-_FORMATS = {"int4_wo": "int4", "fp8_block": "fp8", "bfloat16": "bf16"}
-_TOP_K, _HIDDEN, _INTERMEDIATE = 8, 7168, 2048 // 8
-_EXPERT_ELEMENTS = 3 * _HIDDEN * _INTERMEDIATE
-_ELEMENT_BYTES = {"int4": 4 / 8 + 2 / 32, "nvfp4": 4 / 8 + 1 / 16, "fp8": 1 + 4 / 128**2, "bf16": 2}
-_ASSUMED = f"hidden {_HIDDEN}, intermediate {_INTERMEDIATE} a rank, top {_TOP_K}: not in the table"
 _MOST_WORDS = 60
 
 Cells = Mapping[str, str]
@@ -80,7 +71,7 @@ class _Case:
 
 def recognises(head: bytes) -> bool:
     """Say whether a file begins with the header of such a table."""
-    return _SIGN.match(head.removeprefix(b"\xef\xbb\xbf")) is not None
+    return _SIGN.match(head) is not None
 
 
 def read(log: Log) -> Iterator[Read]:
@@ -89,12 +80,12 @@ def read(log: Log) -> Iterator[Read]:
     unread: list[int] = []
     unread_count = 0
     for line, text in log.lines:
-        cells = next(csv.reader([text]), [])
-        if text.strip() in EXAMPLES:
-            columns = cells
+        found = cells(text)
+        if ",".join(found) in EXAMPLES:
+            columns = found
         elif columns and text.strip():
             try:
-                yield _measurement(columns, cells, log, line)
+                yield _measurement(columns, found, log, line)
             except (_Unreadable, ValueError, msgspec.MsgspecError):
                 unread_count += 1
                 unread = [*unread, line][:10]
@@ -102,10 +93,10 @@ def read(log: Log) -> Iterator[Read]:
     yield from findings_on([fault] if unread_count else [], log)
 
 
-def _measurement(columns: list[str], cells: list[str], log: Log, line: int) -> Measurement:
-    if len(cells) != len(columns):
+def _measurement(columns: list[str], found: list[str], log: Log, line: int) -> Measurement:
+    if len(found) != len(columns):
         raise _Unreadable
-    row = dict(zip(columns, cells, strict=True))
+    row = dict(zip(columns, found, strict=True))
     case = _CASES[",".join(columns)](row)
     seconds = _above_zero(row.get("median_us") or row.get("latency_us", "")) / 1e6
     return Measurement(
@@ -186,35 +177,6 @@ def _latent_attention(row: Cells) -> _Case:
     )
 
 
-def _experts(row: Cells) -> _Case:
-    experts, rows = _count(row["num_experts"]), _count(row["num_tokens"])
-    form = _FORMATS.get(row["moe_dtype"], _word(row["moe_dtype"]))
-    dims: dict[str, Value] = {
-        "gpu": _gpu(row),
-        "rows": rows,
-        "experts": experts,
-        "top_k": _TOP_K,
-        "hidden": _HIDDEN,
-        "intermediate": _INTERMEDIATE,
-        "format": form,
-        "routing": _word(row["distribution"]),
-    }
-    touched = None
-    if row["distribution"] == "balanced":
-        distinct = min(experts, rows * _TOP_K)
-        dims["distinct_experts"] = distinct
-        if form in _ELEMENT_BYTES:
-            touched = distinct * _EXPERT_ELEMENTS * _ELEMENT_BYTES[form]
-    return _Case(
-        part="routed_experts",
-        op="fused_moe",
-        implementation=_who(row),
-        dims=dims,
-        touched_bytes=touched,
-        method={"assumed": _ASSUMED},
-    )
-
-
 def _product(row: Cells) -> _Case:
     rows, outputs, inputs = (_count(row[name]) for name in "mnk")
     form = row["gemm_dtype"]
@@ -247,7 +209,7 @@ _OPS = {"attention": "mla_generation", "routed_experts": "fused_moe", "dense_gem
 _CASES: Mapping[str, Callable[[Cells], _Case]] = dict(
     zip(
         EXAMPLES,
-        (_collective, _framework, _latent_attention, _experts, _product, _published),
+        (_collective, _framework, _latent_attention, _product, _published),
         strict=True,
     )
 )

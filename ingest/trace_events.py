@@ -15,6 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from ingest.opening import Unreadable
+from verifyscope.predictions import PREDICTED_TRACE
 
 CHUNK_BYTES = 2**20
 LARGEST_EVENT_BYTES = 2**24
@@ -69,6 +70,7 @@ class Header(msgspec.Struct):
 
     deviceProperties: list[Device] = []
     distributedInfo: _Distributed | None = None
+    predicted: bool = msgspec.field(default=False, name=PREDICTED_TRACE)
 
 
 _events = msgspec.json.Decoder(list[Event])
@@ -80,7 +82,8 @@ _header = msgspec.json.Decoder(Header)
 class Reader:
     """Reads one trace. After `chunks`: its header, how many events were read and how many dropped.
 
-    cut: the list of events does not end; headless: what stands beside it is no whole JSON.
+    cut: the list of events does not end; headless: what stands beside it is no whole JSON;
+    predicted: the header says that nothing of it was measured.
     """
 
     stream: BinaryIO
@@ -92,6 +95,7 @@ class Reader:
     dropped: int = 0
     cut: bool = False
     headless: bool = False
+    predicted: bool = False
     _left: bytearray = field(default_factory=bytearray)
     _ended: bool = False
     _bare: bool = False
@@ -137,6 +141,7 @@ class Reader:
             self.headless = True
             return
         self.devices += header.deviceProperties
+        self.predicted |= header.predicted
         if header.distributedInfo is not None:
             self.rank = _whole(header.distributedInfo.rank)
             self.world = _whole(header.distributedInfo.world_size)

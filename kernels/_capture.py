@@ -75,7 +75,7 @@ def capture(
     if count == 0:
         raise CaptureFailed("capture failed: it recorded nothing; the calls ran on another stream")
     graph.instantiate()
-    _upload(graph, caller)
+    upload(graph, caller)
     return Captured(graph=graph, outputs=outputs, node_count=count)
 
 
@@ -109,14 +109,16 @@ def _node_count(raw_graph: int) -> int | None:
     return None if int(error) else int(count)
 
 
-def _upload(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> None:
+def upload(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> bool:
+    """Move an instantiated graph to the device ahead of its first launch; say whether that went."""
     runtime = _runtime()
     if runtime is None or not hasattr(graph, "raw_cuda_graph_exec"):
-        return
-    runtime.cudaGraphUpload(
+        return False
+    (error,) = runtime.cudaGraphUpload(
         runtime.cudaGraphExec_t(graph.raw_cuda_graph_exec()),
         runtime.cudaStream_t(stream.cuda_stream),
     )
+    return not int(error)
 
 
 def _runtime() -> Any:

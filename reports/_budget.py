@@ -1,7 +1,9 @@
-"""The section of the predicted budget: where the time of a pass must go at least.
+"""The predicted budget of a pass: what its parts take at least, and beside it what others measured.
 
 A predicted record is one part (or one op of it) of a pass: the time of a call, and `calls` in its
 dims. Parts add up to classes and to the pass; where a time is not known the sums say "at least".
+`public components` are somebody's measured times and never floors: an op that has one takes it in
+the sums "with components", every other op its floor.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,6 +13,7 @@ from reports import _text
 from reports._markdown import table, text
 from reports._text import NOT_KNOWN
 from verifyscope.parts import CLASSES, Class, class_of
+from verifyscope.predictions import COMPONENTS
 from verifyscope.records import Measurement, Value
 
 _PASS = ("model", "tp", "mode", "requests", "rows", "context", "gpu")
@@ -69,15 +72,27 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One predicted pass; `words` are the dims that name it."""
+    """One predicted pass; `words` are the dims that name it, `made_by` the id of the prediction.
+
+    records: an op each, by floors and given times; components: those ops that somebody measured.
+    """
 
     words: tuple[tuple[str, Value], ...]
     records: tuple[Measurement, ...]
+    components: tuple[Measurement, ...] = ()
+    made_by: str = ""
 
     @property
     def whole(self) -> Sum:
         """Return the sum over all parts."""
         return Sum(self.records)
+
+    @property
+    def with_components(self) -> "Pass":
+        """Return the pass with somebody's time for each op that has one."""
+        known = {(one.part, one.op): one for one in self.components}
+        chosen = tuple(known.get((one.part, one.op), one) for one in self.records)
+        return Pass(self.words, chosen, made_by=self.made_by)
 
     def by_part(self) -> dict[str, Sum]:
         """Return the sums of the parts, the longest first, the unknown ones last."""
@@ -98,17 +113,29 @@ class Pass:
 
 def passes(predicted: Iterable[Measurement]) -> list[Pass]:
     """Gather the predicted records by pass; a prediction that was made twice stands once."""
-    groups: dict[tuple[object, ...], dict[tuple[str, str], Measurement]] = {}
+    groups: dict[tuple[object, ...], dict[tuple[str, ...], Measurement]] = {}
     for one in predicted:
         dims = tuple(one.dims.get(name) for name in _PASS)
-        made_by = one.method.get("prediction", one.environment + one.command)
-        groups.setdefault((dims, made_by), {})[one.part, one.op] = one
+        key = (one.part, one.op, *({one.implementation} & set(COMPONENTS)))
+        groups.setdefault((dims, made_by(one)), {})[key] = one
     distinct: dict[tuple[object, ...], Pass] = {}
-    for group in map(list, map(dict.values, groups.values())):
-        told = tuple((one.part, one.op, one.median_s, one.touched_bytes) for one in group)
-        words = _words(group)
-        distinct[words, told] = Pass(words, tuple(group))
+    for (_, name), group in groups.items():
+        floors = [one for one in group.values() if one.implementation not in COMPONENTS]
+        others = [one for one in group.values() if one.implementation in COMPONENTS]
+        if not floors:
+            continue
+        told = tuple(
+            (one.part, one.op, one.implementation, one.median_s, one.touched_bytes)
+            for one in (*floors, *others)
+        )
+        words = _words(floors)
+        distinct[words, told] = Pass(words, tuple(floors), tuple(others), str(name))
     return list(distinct.values())
+
+
+def made_by(one: Measurement) -> str:
+    """Return the id of the prediction that a record is of."""
+    return str(one.method.get("prediction", one.environment + one.command))
 
 
 def _words(records: Sequence[Measurement]) -> tuple[tuple[str, Value], ...]:
@@ -171,12 +198,25 @@ def facts(one: Pass) -> str:
             f"{_text.size(weights)} of weights and {_text.size(cached)} of KV a rank; "
             f"floor of bytes and flops {_text.duration(whole.floor_s)}."
         )
+    if one.components:
+        total = one.with_components.whole
+        names = " and ".join(f"{name}s" for name in _names(one.components))
+        words.append(f"With {names}, which are no floor: **{total.time()}**.")
     return " ".join(words)
 
 
+def _names(components: Iterable[Measurement]) -> Iterable[str]:
+    present = {one.implementation for one in components}
+    return (name for name in COMPONENTS if name in present)
+
+
 def parts_table(one: Pass) -> str:
-    """Return the parts of a pass with their class, calls, bytes, time and share."""
-    whole = one.whole
+    """Return the parts of a pass with their class, calls, bytes, time and share.
+
+    Behind them what somebody measured: `with components` is the part's time by those.
+    """
+    whole, other = one.whole, one.with_components
+    of_others = other.by_part()
     lines: list[Sequence[str]] = [
         (
             text(part),
@@ -187,16 +227,28 @@ def parts_table(one: Pass) -> str:
             _text.size(total.touched_bytes),
             total.time(),
             _text.share(total.seconds, whole.seconds),
-            _notes(total),
+            of_others[part].time() if of_others[part] != total else NOT_KNOWN,
+            _notes(total, of_others[part]),
         )
         for part, total in one.by_part().items()
     ]
     sums = (whole.dim("weight_bytes"), whole.dim("kv_bytes"), whole.touched_bytes)
-    bold = (f"**{cell}**" for cell in (*map(_text.size, sums), whole.time()))
-    lines.append(("**the pass**", "", f"{whole.calls:,}", *bold, "", ""))
+    bold = [f"**{cell}**" for cell in (*map(_text.size, sums), whole.time())]
+    last = f"**{other.whole.time()}**" if one.components else NOT_KNOWN
+    lines.append(("**the pass**", "", f"{whole.calls:,}", *bold, "", last, ""))
     share = "of what is known" if whole.unknown else "share"
-    header = ("part", "class", "calls", "weights", "KV", "all bytes", "time", share, "notes")
-    return table(header, lines, align="llrrrrrrl")
+    header: Sequence[str] = (
+        *("part", "class", "calls", "weights", "KV", "all bytes", "time", share),
+        *("with components", "notes"),
+    )
+    if not one.components:
+        at = header.index("with components")
+        header, lines = _without(header, at), [_without(line, at) for line in lines]
+    return table(header, lines, align="llrrrrrr" + ("rl" if one.components else "l"))
+
+
+def _without(cells: Sequence[str], at: int) -> tuple[str, ...]:
+    return (*cells[:at], *cells[at + 1 :])
 
 
 def classes_table(several: Sequence[Pass], labels: Sequence[str]) -> str:
@@ -252,13 +304,17 @@ def _added(numbers: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _notes(total: Sum) -> str:
-    """Return why a time is not known, where a collective's comes from, and what an MoE touches."""
-    notes = [text(one.reason or "") for one in total.unknown]
+def _notes(total: Sum, other: Sum) -> str:
+    """Return why a time is not known, where one comes from, and what an MoE touches."""
+    notes = [] if not other.unknown else [text(one.reason or "") for one in total.unknown]
     for one in total.records:
         distinct, source = one.dims.get("distinct_experts"), one.method.get("time")
         if isinstance(distinct, int | float):
             notes.append(f"{distinct:.1f} distinct experts")
         if one.median_s is not None and one.floor_s is None and source is not None:
             notes.append(text(_text.value(source)))
+    for one in other.records:
+        if one.implementation in COMPONENTS and "time" in one.method:
+            bound = "at most: " if "upper-bound" in one.flags else ""
+            notes.append(f"{bound}{text(_text.value(one.method['time']))}")
     return "; ".join(dict.fromkeys(notes))

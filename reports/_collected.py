@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from verifyscope.parts import class_of
+from verifyscope.predictions import WHOLE
 from verifyscope.records import (
     TRACE_OPS,
     Compiled,
@@ -44,6 +45,7 @@ class Collected:
     traces: list[Measurement] = field(default_factory=list)
     not_run: list[Measurement] = field(default_factory=list)
     predicted: list[Measurement] = field(default_factory=list)
+    predicted_passes: list[Measurement] = field(default_factory=list)
     predicted_kernels: list[Measurement] = field(default_factory=list)
     believed: list[Measurement] = field(default_factory=list)
     sweeping: list[Measurement] = field(default_factory=list)
@@ -103,6 +105,8 @@ def _place(record: Measurement, found: Collected) -> None:
         found.believed.append(record)  # collectives/predict.py: no part of a pass
     elif record.source == "predicted" and "calls" not in record.dims:
         found.predicted_kernels.append(record)
+    elif record.source == "predicted" and record.part == WHOLE:
+        found.predicted_passes.append(record)
     elif record.source == "predicted":
         found.predicted.append(record)
     elif record.median_s is None:

@@ -4,12 +4,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports import _believed, _budget, _combinations, _kernels, _plots, _sweep, _text, _verify
+from reports import (
+    _believed,
+    _budget,
+    _combinations,
+    _forecast,
+    _kernels,
+    _plots,
+    _sweep,
+    _text,
+    _verify,
+)
 from reports._collected import Collected
+from reports._forecast import Forecast
 from reports._markdown import text
 from reports._text import plural
 from verifyscope.contests import Contest
-from verifyscope.parts import class_of
+from verifyscope.parts import IDLE, class_of
+from verifyscope.predictions import EAGER, GRAPH
 from verifyscope.records import Measurement
 from verifyscope.sweep_conclusion import SweepConclusion
 
@@ -202,23 +214,76 @@ def _chunks(lines: Sequence[_plots.Line]) -> list[Sequence[_plots.Line]]:
     return [*chunks[:_MOST_PLOTS]]
 
 
-def budget(passes: Sequence[_budget.Pass], labels: Sequence[str], *, folder: Folder) -> str | None:
-    """Plot the predicted passes, one bar each."""
+def budget(
+    passes: Sequence[_budget.Pass],
+    labels: Sequence[str],
+    *,
+    wholes: Mapping[str, Forecast],
+    folder: Folder,
+) -> str | None:
+    """Plot the predicted passes: floors, with components where there are some, and played."""
     bars = []
     for one, label in zip(passes, labels, strict=True):
-        whole = one.whole
-        segments = _budget.segments(one)
-        unknown = dict.fromkeys(class_of(record.part) for record in whole.unknown)
-        note = whole.time() + (f"\nnot known: {_text.listed(unknown, most=2)}" if unknown else "")
-        if segments:
-            bars.append(
-                _plots.Bar(label=label, segments=segments, floor_s=whole.floor_s, note=note)
-            )
+        floor_s = one.whole.floor_s
+        if not one.components:
+            bars += _bar(one, label, floor_s=floor_s)
+            continue
+        several, other = len(passes) > 1, one.with_components
+        bars += _bar(one, label if several else "bytes and flops alone", floor_s=floor_s)
+        named = f"{label}, with components" if several else "with components"
+        bars += _bar(other, named, floor_s=floor_s)
+        if not several and one.made_by in wholes:
+            bars += _played(other, wholes[one.made_by], floor_s=floor_s)
     path = folder.file("budget.png") if bars else None
     if path is None:
         return None
-    _plots.budget(path, bars, title="Predicted, not measured")
+    named = f": {labels[0]}" if len(passes) == 1 and len(bars) > 1 else ""
+    _plots.budget(path, bars, title=f"Predicted, not measured{named}")
     return "budget.png"
+
+
+def _bar(one: _budget.Pass, label: str, *, floor_s: float | None) -> list[_plots.Bar]:
+    whole, segments = one.whole, _budget.segments(one)
+    unknown = dict.fromkeys(class_of(record.part) for record in whole.unknown)
+    note = whole.time() + (f"\nnot known: {_text.listed(unknown, most=2)}" if unknown else "")
+    if not segments:
+        return []
+    return [_plots.Bar(label=label, segments=segments, floor_s=floor_s, note=note)]
+
+
+def _played(one: _budget.Pass, whole: Forecast, *, floor_s: float | None) -> list[_plots.Bar]:
+    """Return the pass as the timeline plays it: the same kernels, and the device's idle time."""
+    bars = []
+    for mode, label in ((EAGER, "eager"), (GRAPH, "as one graph")):
+        played = whole.mode(mode)
+        idle = None if played is None else played.dims.get("idle_s")
+        if played is None or not isinstance(idle, int | float):
+            continue
+        least = "at least " if played.flags else ""
+        bars.append(
+            _plots.Bar(
+                label=label,
+                segments=[*_budget.segments(one), (IDLE, float(idle))],
+                floor_s=floor_s,
+                note=f"{least}{_text.duration(played.median_s)}",
+            )
+        )
+    return bars
+
+
+def waterfall(one: _budget.Pass, whole: Forecast, *, folder: Folder) -> str | None:
+    """Plot what each lever takes off the pass, on top of those above it."""
+    steps = _forecast.steps(whole)
+    path = folder.file("what-if.png") if len(steps) > 1 else None
+    if path is None:
+        return None
+    _plots.waterfall(
+        path,
+        steps,
+        floor_s=one.whole.floor_s,
+        title=f"Predicted, not measured: levers one on top of the other, {_budget.title(one)}",
+    )
+    return "what-if.png"
 
 
 def _band(measured: Sequence[Measurement]) -> tuple[list[float], list[float]] | None:

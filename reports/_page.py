@@ -18,10 +18,8 @@ from reports import (
     _changes,
     _combinations,
     _compiled,
-    _drawn,
     _environments,
     _findings,
-    _growth,
     _kernels,
     _method,
     _moe,
@@ -31,19 +29,19 @@ from reports import (
     _text,
     _traces,
     _verify,
+    _where,
 )
+from reports._attention_view import attention_view
 from reports._collected import Collected
 from reports._drawn import Folder
 from reports._kernels import Kernels
-from reports._markdown import bullets, code, text
+from reports._markdown import code, text
+from reports._moe_view import moe_view
+from reports._op_view import OpView, left_out, op_view
 from reports._summary import summary
 from reports._text import plural
 from verifyscope import environment
 from verifyscope.records import Compiled
-
-_MOST_CURVES = 12
-_MOST_PASSES = 12
-_MOST_OPEN_CASES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +80,15 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
             changes=changes,
         ),
         findings=_findings.shown(found.findings),
-        findings_left_out=_left_out(_findings.left_out(found.findings), "finding"),
+        findings_left_out=left_out(_findings.left_out(found.findings), "finding"),
         environments=_environments_view(found),
         kernels=_kernels_view(found, kernels, curves=curves, folder=drawn),
-        attention=_attention_view(found, attention, curves=curves, folder=drawn),
-        moe=_moe_view(found, moe, curves=curves, folder=drawn),
+        attention=attention_view(found, attention, curves=curves, folder=drawn),
+        moe=moe_view(found, moe, curves=curves, folder=drawn),
         changes=_changes_view(found, changes),
         sweep=_sweep_view.view(found, series, sweeps, folder=drawn),
         traces=_traces_view(found),
-        budget=_budget_view(passes, drawn),
+        where=_where.view(found, passes, drawn),
         compiled=_compiled_view(builds, (*attention.builds, *moe.builds)),
         not_run=_not_run_view(not_run),
         method=_method_view(found, kernels),
@@ -143,7 +141,7 @@ def _what(found: Collected) -> str:
     machines = [found.environments[name] for name in ids if name in found.environments]
     gpus = dict.fromkeys(
         str(one.dims.get("gpu") or one.method.get("gpu", "a GPU"))
-        for one in (*found.predicted, *found.predicted_kernels)
+        for one in (*found.predicted, *found.predicted_passes, *found.predicted_kernels)
     )
     lines = []
     if ids:
@@ -199,33 +197,8 @@ def _changes_view(found: Collected, changes: Sequence[_changes.Change]) -> Chang
     return ChangesView(
         counts=" ".join(_changes.counts(changes, found)),
         table=_changes.changes_table(moved, found) if moved else "",
-        left_out=_left_out(len(moved) - _changes.MOST_CHANGES, "change"),
+        left_out=left_out(len(moved) - _changes.MOST_CHANGES, "change"),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaseView:
-    """One case of an op."""
-
-    name: str
-    facts: str
-    table: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpView:
-    """One op."""
-
-    name: str
-    shared: str
-    headline: str
-    overview: str | None
-    curves: str
-    curves_left_out: str
-    plot: str | None
-    table: str | None
-    cases: list[CaseView]
-    folded: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +221,7 @@ def _kernels_view(
 ) -> KernelsView:
     return KernelsView(
         ops=[
-            _op_view(op, curves[op.name], found=found, folder=folder)
+            op_view(op, curves[op.name], found=found, folder=folder)
             for op in kernels.ops
             if not _attention.belongs(op) and not _moe.belongs(op)
         ],
@@ -256,204 +229,6 @@ def _kernels_view(
         by_interval=_kernels.has_interval_verdicts(kernels),
         on_cpu=any(found.on_cpu(row.point.main) for op in kernels.ops for row in op.rows),
         left_out=plural(kernels.left_out, "case") if kernels.left_out else "",
-    )
-
-
-def _op_view(
-    op: _kernels.Op,
-    curves: list[_verify.Curve],
-    *,
-    found: Collected,
-    folder: Folder,
-    in_attention: bool = False,
-) -> OpView:
-    """Return what is shown of `op`; the T axis of attention stands in a table of its own."""
-    shared = _kernels.Shared.of(op, found)
-    shown = [] if in_attention else curves[:_MOST_CURVES]
-    headline = _kernels.headline(op, found)
-    overview = _kernels.overview(op, found)
-    return OpView(
-        name=code(op.name),
-        shared=", ".join((*shared.notes, *_kernels.dim_words(shared.dims))),
-        headline=bullets(headline) if len(headline) > 1 else "".join(headline),
-        overview=overview,
-        folded=overview is not None or len(op.cases) > _MOST_OPEN_CASES,
-        curves=_verify.curves_table(shown, found) if shown else "",
-        curves_left_out=_left_out(len(curves) - len(shown), "curve") if shown else "",
-        plot=None if op.is_plan else _drawn.curves(op, curves, found=found, folder=folder),
-        table=_kernels.op_table(op, shared, found=found),
-        cases=[
-            CaseView(
-                name=code(case.first.case),
-                facts=_kernels.case_line(case, shared),
-                table=_kernels.case_table(case, shared, found=found),
-            )
-            for case in op.cases
-        ],
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldedView:
-    """Two tables of one op: `others` are folded away, and some of them left out."""
-
-    name: str
-    table: str
-    others: str
-    left_out: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionView:
-    """The section of attention."""
-
-    is_there: bool
-    verdicts: str
-    axes: list[FoldedView]
-    forms: list[FoldedView]
-    beside: str
-    compiled: str
-    ops: list[OpView]
-    beside_ops: list[OpView]
-    missing: str
-    has_predicted: bool
-
-
-def _attention_view(
-    found: Collected,
-    attention: _attention.Attention,
-    *,
-    curves: Mapping[str, list[_verify.Curve]],
-    folder: Folder,
-) -> AttentionView:
-    names = _attention.names(attention)
-    verdicts = [line for op in attention.all_ops for line in _growth.verdicts(op)]
-    verdicts += _attention.predicted_verdicts(attention)
-    missing = _attention.missing(attention)
-
-    def view(op: _kernels.Op) -> OpView:
-        return _op_view(op, curves[op.name], found=found, folder=folder, in_attention=True)
-
-    return AttentionView(
-        is_there=attention.is_there,
-        verdicts=bullets(verdicts) if verdicts else "",
-        axes=_folded({name: _attention.axis(attention, name, found) for name in names}),
-        forms=_folded({name: _attention.forms(attention, name, found) for name in names}),
-        beside=_attention.beside_table(attention, found),
-        compiled=_compiled.compiled_table(attention.builds) if attention.builds else "",
-        ops=[view(op) for op in attention.ops],
-        beside_ops=[view(op) for op in attention.beside],
-        missing=bullets(missing) if missing and attention.is_there else "",
-        has_predicted=bool(attention.predicted),
-    )
-
-
-def _folded(tables: Mapping[str, _growth.Folded]) -> list[FoldedView]:
-    return [
-        FoldedView(
-            name=code(name),
-            table=one.shown or one.others,
-            others=one.others if one.shown else "",
-            left_out=_left_out(one.left_out, "curve"),
-        )
-        for name, one in tables.items()
-        if one.shown or one.others
-    ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoeView:
-    """The section of experts."""
-
-    is_there: bool
-    verdicts: str
-    tables: list[FoldedView]
-    axes: list[FoldedView]
-    beside: str
-    unpacking: str
-    claims: FoldedView | None
-    claims_sentence: str
-    compiled: str
-    ops: list[OpView]
-    missing: str
-    has_predicted: bool
-
-
-def _moe_view(
-    found: Collected,
-    moe: _moe.Moe,
-    *,
-    curves: Mapping[str, list[_verify.Curve]],
-    folder: Folder,
-) -> MoeView:
-    held = _moe.claims(moe)
-    missing = _moe.missing(moe)
-    verdicts = [line for op in moe.all_ops for line in _growth.verdicts(op)]
-    return MoeView(
-        is_there=moe.is_there,
-        verdicts=bullets(verdicts) if verdicts else "",
-        tables=[
-            FoldedView(name=text(name), table=one.shown, others=one.others, left_out="")
-            for name, one in _moe.tables(moe, found)
-        ],
-        axes=_folded(_moe.axes(moe, found)),
-        beside=_moe.beside_table(moe, found),
-        unpacking=_moe.unpacking_table(moe),
-        claims=_claims_view(held),
-        claims_sentence=_moe.claims_sentence(held),
-        compiled=_compiled.compiled_table(moe.builds) if moe.builds else "",
-        ops=[
-            _op_view(op, curves[op.name], found=found, folder=folder, in_attention=True)
-            for op in moe.all_ops
-        ],
-        missing=bullets(missing) if missing and moe.is_there else "",
-        has_predicted=bool(moe.predicted),
-    )
-
-
-def _claims_view(held: Sequence[_moe.Claim]) -> FoldedView | None:
-    if not held:
-        return None
-    made = _moe.claims_table(held)
-    return FoldedView(
-        name="", table=made.shown, others=made.others, left_out=_left_out(made.left_out, "row")
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassView:
-    """One predicted pass."""
-
-    title: str
-    facts: str
-    table: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetView:
-    """The section of predictions."""
-
-    passes: list[PassView]
-    classes: str
-    plot: str | None
-    left_out: str
-
-
-def _budget_view(passes: Sequence[_budget.Pass], folder: Folder) -> BudgetView:
-    shown = passes[:_MOST_PASSES]
-    labels = _budget.labels(shown)
-    return BudgetView(
-        passes=[
-            PassView(
-                title=text(_budget.title(one)),
-                facts=_budget.facts(one),
-                table=_budget.parts_table(one),
-            )
-            for one in shown
-        ],
-        classes=_budget.classes_table(shown, labels) if 1 < len(shown) <= 6 else "",
-        plot=_drawn.budget(shown, labels, folder=folder),
-        left_out=_left_out(len(passes) - len(shown), "predicted pass"),
     )
 
 
@@ -474,7 +249,7 @@ def _compiled_view(builds: Sequence[Compiled], elsewhere: Sequence[Compiled]) ->
     return CompiledView(
         table=_compiled.compiled_table(others) if others else "",
         failures=_compiled.failures_table(failed) if failed else "",
-        left_out=_left_out(len(failed) - _compiled.MOST_FAILURES, "failure"),
+        left_out=left_out(len(failed) - _compiled.MOST_FAILURES, "failure"),
     )
 
 
@@ -489,7 +264,7 @@ class NotRunView:
 def _not_run_view(groups: list[_not_run.Group]) -> NotRunView:
     return NotRunView(
         table=_not_run.not_run_table(groups) if groups else "",
-        left_out=_left_out(len(groups) - _not_run.MOST_REASONS, "reason"),
+        left_out=left_out(len(groups) - _not_run.MOST_REASONS, "reason"),
     )
 
 
@@ -506,7 +281,7 @@ def _method_view(found: Collected, kernels: Kernels) -> MethodView:
     return MethodView(
         commands=_method.commands_table(found),
         kernels=_method.method_table(kernels.measured),
-        left_out=_left_out(_method.left_out(found), "command"),
+        left_out=left_out(_method.left_out(found), "command"),
     )
 
 
@@ -540,9 +315,5 @@ def _traces_view(found: Collected) -> TracesView:
             )
             for one in every[: _traces.MOST_TRACES]
         ],
-        left_out=_left_out(len(every) - _traces.MOST_TRACES, "trace"),
+        left_out=left_out(len(every) - _traces.MOST_TRACES, "trace"),
     )
-
-
-def _left_out(count: int, noun: str) -> str:
-    return plural(count, noun) if count > 0 else ""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verifyscope import units
-from verifyscope.parts import CLASSES
+from verifyscope.parts import CLASSES, IDLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,6 +41,8 @@ _CLASS_COLOURS: dict[str, str] = dict(
 )  # the same in every report
 _MARKERS = "osD^vPX*"
 _GREY = "#666666"
+_PALE = "#cfcfcf"
+_LESS, _MORE = _COLOURS[2], _COLOURS[1]
 _DPI = 144
 _TITLE_WIDTH, _LABEL_WIDTH = 95, 30
 
@@ -140,6 +142,49 @@ def budget(path: Path, bars: Sequence[Bar], *, title: str) -> None:
     _save(path, draw, height=1.8 + 0.62 * len(bars) + 0.2 * (len(classes) // 4))
 
 
+def waterfall(
+    path: Path, steps: Sequence[tuple[str, float]], *, floor_s: float | None, title: str
+) -> None:
+    """Plot the first seconds whole, then what each further step takes off, and what is left."""
+    longest = max(seconds for _, seconds in steps)
+
+    def draw(axes: Axes) -> None:
+        before = steps[0][1]
+        for at, (_, after) in enumerate(steps):
+            whole = at == 0
+            low, high = (0.0, after) if whole else sorted((before, after))
+            colour = _GREY if whole else _LESS if after <= before else _MORE
+            axes.barh(at, high - low, left=low, height=0.6, color=colour, linewidth=0)
+            change = "" if whole else f" ({_signed(after - before)})"
+            axes.annotate(
+                f"{units.seconds(after)}{change}",
+                (high, at),
+                xytext=(6, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+            )
+            before = after
+        if floor_s is not None:
+            axes.axvline(floor_s, color="black", linewidth=1.2, label="byte floor of all its rows")
+            _legend(axes, columns=1)
+        axes.set_yticks(range(len(steps)), [name for name, _ in steps])
+        axes.invert_yaxis()
+        axes.set_xlim(0, longest * 1.25)
+        axes.xaxis.set_major_formatter(lambda at, _: _tick(at))
+        axes.set_xlabel("predicted time of a pass on one rank")
+        axes.grid(axis="y", visible=False)
+        _title(axes, title)
+
+    _save(path, draw, height=1.6 + 0.34 * len(steps))
+
+
+def _signed(seconds: float) -> str:
+    if not seconds:
+        return "no change"
+    return f"{'+' if seconds > 0 else '-'}{units.seconds(abs(seconds))}"
+
+
 def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
     for number, line in enumerate(lines):
         at = number if line.colour is None else line.colour
@@ -203,14 +248,15 @@ def _draw_bar(axes: Axes, bar: Bar, *, at: int, longest: float) -> None:
             seconds,
             left=left,
             height=0.6,
-            color=_CLASS_COLOURS.get(name, _GREY),
+            color=_PALE if name == IDLE else _CLASS_COLOURS.get(name, _GREY),
             label=name,
             linewidth=0,
         )
         if seconds > 0.09 * longest:
             middle = left + seconds / 2
             label = units.seconds(seconds)
-            axes.text(middle, at, label, ha="center", va="center", fontsize=8, color="white")
+            ink = "black" if name == IDLE else "white"
+            axes.text(middle, at, label, ha="center", va="center", fontsize=8, color=ink)
         left += seconds
     if bar.floor_s is not None:
         ends = [at - 0.4, at + 0.4]

@@ -7,6 +7,7 @@ from reports import (
     _changes,
     _combinations,
     _compiled,
+    _forecast,
     _kernels,
     _not_run,
     _sweep,
@@ -14,9 +15,11 @@ from reports import (
     _verify,
 )
 from reports._collected import Collected
+from reports._forecast import Forecast
 from reports._kernels import Kernels
 from reports._markdown import bullets, code, text
 from reports._text import plural
+from verifyscope import predictions
 from verifyscope.sweep_conclusion import SweepConclusion
 
 _MOST_OF_A_KIND = 6
@@ -44,7 +47,7 @@ def summary(
         *_all_reduce_lines(
             found, [one for one in series if not _combinations.is_swept(one.first, sweeps)]
         ),
-        *_budget_lines(passes),
+        *_budget_lines(passes, _forecast.forecasts(found.predicted_passes)),
         *_compiled_lines(found),
     ]
     if found.findings:
@@ -59,8 +62,9 @@ def _counts(found: Collected, not_run: Sequence[_not_run.Group]) -> str:
     words = [f"**{plural(measured, 'point')} measured**" if measured else "**Nothing measured**"]
     if imported:
         words.append(f"{imported:,} imported")
-    if predicted := len(found.predicted) + len(found.predicted_kernels):
-        words.append(f"{predicted:,} predicted")
+    predicted = (*found.predicted, *found.predicted_passes, *found.predicted_kernels)
+    if predicted:
+        words.append(f"{len(predicted):,} predicted")
     if found.compiled:
         words.append(plural(len(found.compiled), "kernel build"))
     for status in dict.fromkeys(group.status for group in not_run):
@@ -152,7 +156,7 @@ def _all_reduce_lines(found: Collected, series: Sequence[_sweep.Series]) -> list
     ]
 
 
-def _budget_lines(passes: Sequence[_budget.Pass]) -> list[str]:
+def _budget_lines(passes: Sequence[_budget.Pass], wholes: Mapping[str, Forecast]) -> list[str]:
     lines = []
     for one in passes[:_MOST_OF_A_KIND]:
         whole, largest = one.whole, _budget.largest(one)
@@ -164,11 +168,28 @@ def _budget_lines(passes: Sequence[_budget.Pass]) -> list[str]:
                 f"({_text.share(total.seconds, whole.seconds)}"
                 f"{' of what is known' if whole.unknown else ''})"
             )
-        if whole.unknown:
-            names = dict.fromkeys(record.part for record in whole.unknown)
+        unknown = (one.with_components if one.components else one).whole.unknown
+        if one.components:
+            line += f"; with components {one.with_components.whole.time()}"
+        if unknown:
+            names = dict.fromkeys(record.part for record in unknown)
             line += f"; not known: {_text.listed(map(text, names))}"
+        if one.made_by in wholes:
+            line += _modes(wholes[one.made_by])
         lines.append(f"{line}.")
     return lines
+
+
+def _modes(whole: Forecast) -> str:
+    """Return the pass eager and as one graph, where both were played."""
+    eager, graph = whole.mode(predictions.EAGER), whole.mode(predictions.GRAPH)
+    if eager is None or graph is None:
+        return ""
+    least = "at least " if eager.flags else ""
+    return (
+        f"; eager {least}{_text.duration(eager.median_s)}, as one graph "
+        f"{least}{_text.duration(graph.median_s)}"
+    )
 
 
 def _compiled_lines(found: Collected) -> list[str]:

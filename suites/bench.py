@@ -47,6 +47,7 @@ def steps(folder: Path, gpus: tuple[str, ...]) -> list[Step]:
     records = ("--records", str(folder / "records.jsonl"))
     several = len(gpus) > 1
     ranks = (str(len(gpus)),) if several else ("8", "--backend", "gloo")
+    short = _DEFAULT_ALONE if several else _FEW_CALLS
     entry = match(gpus[0]) if gpus else None
     predicted = entry.name if entry is not None else _FOUNDING_GPU
     known_times = ("--sweep", str(folder / "records.jsonl")) if several else ()
@@ -55,7 +56,9 @@ def steps(folder: Path, gpus: tuple[str, ...]) -> list[Step]:
     return [
         Step(
             name="all-reduce sweep",
-            command=python("collectives.sweep", "--gpus", *ranks, *_MODEL, *_TOKENS, *records),
+            command=python(
+                "collectives.sweep", "--gpus", *ranks, *_MODEL, *_TOKENS, *short, *records
+            ),
             limit_s=60,
             output="sweep.txt",
         ),
@@ -94,6 +97,9 @@ def steps(folder: Path, gpus: tuple[str, ...]) -> list[Step]:
 
 
 _MODEL = ("--model", "kimi-k2.5")
+_DEFAULT_ALONE = ("--algos", "default", "--protos", "default")
+# Eight processes on a few cores measure their scheduler: few calls show that all of it works.
+_FEW_CALLS = ("--depth", "4", "--iterations", "5", "--batches", "1", "--warmup", "1")
 _TOKENS = ("--tokens", "1,2,4,8,16")
 _PASS = ("--tp", "8", "--rows", "4", "--context", "8192")
 

@@ -131,12 +131,14 @@ def steps(folder: Path, gpus: Sequence[str], entry: str | None) -> list[Step]:
         ),
         Step(
             name="all-reduce (NCCL)" if len(gpus) > 1 else "all-reduce (NCCL, one rank: a smoke)",
+            # One rank: the probe, eager calls and graphs run, and nothing is chosen. Several:
+            # NCCL's own choice beside two protocols, each in a probe and three starts.
             command=python(
-                *("collectives.sweep", "--gpus", str(len(gpus)), *model),
+                *("collectives.sweep", "--gpus", str(len(gpus)), *model, "--algos", "ring"),
                 *("--tokens", "1,2,4,8,16", *records),
             ),
-            limit_s=45,
-            least_s=15,
+            limit_s=120 if len(gpus) > 1 else 60,
+            least_s=30 if len(gpus) > 1 else 15,
             packages=_TORCH,
             output="sweep.txt",
         ),

@@ -1,4 +1,4 @@
-"""Tables of single operators become records: elements are bytes, and what is assumed is said."""
+"""Tables of single operators become records: elements are bytes, a step is a token of context."""
 
 from io import BytesIO
 from pathlib import Path
@@ -12,7 +12,7 @@ from verifyscope import environment, published
 from verifyscope.errors import UsageError
 from verifyscope.records import Finding, Measurement
 
-NCCL, FRAMEWORKS, MLA, MOE, GEMM, OWN = operator_tables.EXAMPLES
+NCCL, FRAMEWORKS, MLA, GEMM, OWN = operator_tables.EXAMPLES
 
 
 def read(header: str, *rows: str) -> list[Measurement | Finding]:
@@ -55,22 +55,6 @@ def test_a_step_of_latent_attention_is_one_token_less_than_its_context() -> None
     assert (found.dims["heads"], found.dims["requests"], found.dims["rows"]) == (8, 4, 1)
     assert found.dims["gpu"] == "rtx-pro-6000-server"
     assert found.implementation == "sglang 0.5.14 triton"
-
-
-def test_balanced_experts_touch_their_bytes_and_say_what_was_assumed() -> None:
-    row = "rtx_pro_6000_server,sglang,0.5.14,sglang_marlin_moe,int4_wo,384,{},4,39.0"
-    found = one(MOE, row.format("balanced"))
-    assert found.dims["distinct_experts"] == 32
-    assert found.touched_bytes == 32 * 3_096_576
-    assert found.method["assumed"] == (
-        "hidden 7168, intermediate 256 a rank, top 8: not in the table"
-    )
-    drawn = one(MOE, row.format("power_law_1.2"))
-    assert drawn.touched_bytes is None
-    assert "distinct_experts" not in drawn.dims
-    fp8 = one(MOE, "h200_sxm,vllm,0.19.0,x,fp8_block,256,balanced,128,90.0")
-    assert fp8.dims["distinct_experts"] == 256
-    assert fp8.touched_bytes == 256 * (5_505_024 + 4 * 5_505_024 / 16_384)
 
 
 def test_a_product_touches_its_weights() -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from graphs import collective_times, prediction, replay
@@ -84,13 +85,20 @@ def test_the_printed_table_holds_the_numbers_of_the_founding_case(
     rows = {tuple(line.split("\t")[2:4]): line.split("\t")[4:] for line in out.splitlines()}
     assert rows["dense_gemm", "attention_projections"][:3] == ["366", "51.8 MB", "3.16 GB"]
     assert rows["dense_gemm", "shared_expert"][1] == "11.0 MB"
-    assert rows["moe", "routed_experts"][-2:] == ["3.85 ms", "52.7 %"]
-    assert rows["all_reduce", "all_reduce"] == ["122", *["-"] * 5, "not known", "-"]
+    assert rows["moe", "routed_experts"][-4:] == ["3.85 ms", "52.7 %", "3.85 ms", "floor"]
+    assert rows["all_reduce", "all_reduce"] == ["122", *["-"] * 7, "4.03 ms", "public"]
+    assert rows["attention", "attention"][-4:] == ["387 us", "5.3 %", "3.02 ms", "public"]
     assert rows["sum", "sum"][2:4] == ["10.3 GB", "576 MB"]
-    assert rows["sum", "sum"][-2:] == ["at least 7.31 ms", "100.0 %"]
+    assert rows["sum", "sum"][-4:] == ["7.31 ms", "100.0 %", "14.1 ms", "public"]
     assert "31.0 distinct of 384 expected, 3.10 MB each" in out
-    assert "all_reduce: 122 x 57,344 B, not known: give --all-reduce-us or --sweep" in out
-    assert "10.3 GB of weights in 6.87 ms, 576 MB of KV in 384 us" in out
+    assert "# all_reduce: 122 x 33.0 us of 57,344 B = 4.03 ms, public: nccl 2.29.2 between" in out
+    assert "# attention: 61 x 49.4 us = 3.02 ms, public: sglang 0.5.14 triton for 4 seq" in out
+    assert "4 sequences, an upper bound for 4 rows" in out
+    assert (
+        "# byte floor: 10.3 GB of weights in 6.87 ms, 576 MB of KV in 384 us: 7.31 ms with "
+        "activations, before communication"
+    ) in out
+    assert "# public components, the rest at its floor: 14.1 ms, which is no floor" in out
     assert "DRAM 1.50 TB/s: given by --bandwidth" in out
     assert err == f"records: {tmp_path / 'p.jsonl'}\n"
 
@@ -102,13 +110,19 @@ def test_records_times_their_calls_are_the_budget_and_share_one_prediction(
     _run([*_COMMAND, "--rows", "3,4", "--all-reduce-us", "33", "--records", str(path)], capsys)
     environment, *found = records.read([path])
     assert isinstance(environment, Environment)
-    ours = [one for one in found if isinstance(one, Measurement) and one.dims["rows"] == 3]
-    assert len({one.method["prediction"] for one in ours}) == 1
-    assert {one.case for one in ours} == {"kimi-k2.5-tp8-rows3-context8192-rtx-pro-6000-server"}
-    assert {one.source for one in found if isinstance(one, Measurement)} == {"predicted"}
-    assert len({(one.op, one.dims["rows"]) for one in found if isinstance(one, Measurement)}) == (
-        len(found)
-    )
+    every = [one for one in found if isinstance(one, Measurement)]
+    assert len(every) == len(found)
+    mine = [one for one in every if one.dims.get("rows") == 3]
+    assert len({one.method["prediction"] for one in mine}) == 1
+    assert {one.case for one in mine} == {"kimi-k2.5-tp8-rows3-context8192-rtx-pro-6000-server"}
+    assert {one.source for one in every} == {"predicted"}
+    assert len(
+        {
+            (one.op, one.implementation, one.dims.get("rows"), one.dims.get("against"))
+            for one in every
+        }
+    ) == len(every)
+    ours = [one for one in mine if one.implementation == "roofline"]
     weights = sum(float(one.dims.get("weight_bytes", 0)) * int(one.dims["calls"]) for one in ours)
     assert round(weights / 1e9, 1) == 8.9
     reduces = [one for one in ours if one.part == "all_reduce"]
@@ -119,11 +133,14 @@ def test_records_times_their_calls_are_the_budget_and_share_one_prediction(
     }
     gather = next(one for one in ours if one.part == "logits_all_gather")
     assert (gather.status, gather.median_s) == ("skipped", None)
-    assert gather.reason == "not known: give a --sweep that has all_gather"
+    assert gather.reason == "not known: give a --sweep or --measured that has all_gather"
+    (public,) = [one for one in mine if one.op == gather.op and one is not gather]
+    assert (public.implementation, public.part) == ("public component", gather.part)
+    assert public.median_s == pytest.approx((91.43 - 0.875 * (91.43 - 75.26)) * 1e-6)
     experts = next(one for one in ours if one.op == "experts_down")
     assert round(float(experts.dims["distinct_experts"]), 1) == 23.5
     assert experts.median_s == experts.floor_s
-    assert experts.touched_bytes == pytest.approx(float(experts.median_s or 0) * 1597e9)
+    assert experts.touched_bytes == pytest.approx(float(experts.median_s or 0) * 1500e9)
     assert experts.ranks == 8
     assert experts.environment == environment.id
     assert (experts.mode, experts.launch) == (None, None)
@@ -157,7 +174,10 @@ def test_unlikely_input_is_said_on_stderr(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "kimi-k2.5"], "measuring a pass is not in this version; predict it with"),
+        (
+            ["--model", "kimi-k2.5"],
+            "give --device cpu or --device cuda to measure a stub, or --predict GPU",
+        ),
         (["--predict", "h200"], "Missing option '--model'"),
         (["--model", "kimi-k9", "--predict", "h200"], "unknown model 'kimi-k9'; known: kimi-k2,"),
         (["--model", "kimi-k2", "--predict", "h900"], "unknown GPU 'h900'; known: rtx-pro-6000"),
@@ -195,7 +215,7 @@ def test_the_command_runs_as_a_module_and_its_help_loads_neither_torch_nor_numpy
     assert helped.returncode == 0
     assert "--all-reduce-us" in helped.stdout
     loaded = {line.rpartition("|")[2].strip() for line in helped.stderr.splitlines()}
-    assert {"typer", "graphs.layers"} <= loaded
+    assert {"typer", "verifyscope.hardware"} <= loaded
     assert not loaded & {"torch", "numpy", "matplotlib", "rich"}
 
 
@@ -251,6 +271,23 @@ def test_a_sweep_gives_the_time_between_its_neighbouring_sizes(tmp_path: Path) -
     exact = _sweep(tmp_path, [_reduce(57_344, 31e-6), _reduce(57_344, 33e-6)])
     line = _predicted(4, collective_times.from_sweep(exact, ranks=8)).by_part()["all_reduce"][0]
     assert line.seconds == pytest.approx(32e-6)
+
+
+def test_of_four_times_of_a_size_the_one_most_like_a_pass_counts(tmp_path: Path) -> None:
+    times = [
+        msgspec.structs.replace(_reduce(57_344, seconds), launch=launch, depth=depth)
+        for seconds, launch, depth in (
+            (40e-6, "eager", 1),
+            (35e-6, "eager", 122),
+            (30e-6, "graph", 1),
+            (25e-6, "graph", 122),
+        )
+    ]
+    for found, seconds in ((times, 25e-6), (times[:2], 35e-6), (times[:1], 40e-6)):
+        (tmp_path / "sweep.jsonl").unlink(missing_ok=True)
+        known = collective_times.from_sweep(_sweep(tmp_path, found), ranks=8)
+        line = _predicted(4, known).by_part()["all_reduce"][0]
+        assert line.seconds == pytest.approx(seconds)
 
 
 def test_outside_of_the_measured_sizes_a_time_is_not_known(tmp_path: Path) -> None:

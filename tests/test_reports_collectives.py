@@ -124,7 +124,7 @@ def test_a_budget_adds_up_and_says_at_least_where_a_part_is_not_known(page: Page
 
 def test_a_complete_budget_says_no_at_least(page: Page) -> None:
     page.of([CPU, predicted("routed_experts", 60.0, 60), predicted("all_reduce", 33.0, 122)])
-    rows = page.rows("### Predicted")
+    rows = page.rows("### Predicted:")
     assert [row["share"] for row in rows] == ["53 %", "47 %", ""]
     assert rows[-1]["time"] == "**7.63 ms**"
     assert "at least" not in page.text
@@ -149,8 +149,8 @@ def test_several_passes_stand_side_by_side_by_class(page: Page) -> None:
 
 def test_a_prediction_that_was_made_twice_stands_once(page: Page) -> None:
     page.of([CPU, *(predicted("lm_head", 180.0, 1) for _ in range(3))])
-    assert page.text.count("### Predicted") == 1
-    assert page.rows("### Predicted")[0]["calls"] == "1"
+    assert page.text.count("### Predicted:") == 1
+    assert page.rows("### Predicted:")[0]["calls"] == "1"
 
 
 def test_what_nccl_believes_of_a_call_is_no_predicted_pass(page: Page) -> None:

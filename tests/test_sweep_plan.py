@@ -22,6 +22,7 @@ def planned(
     *,
     moved_by: str = "nccl",
     ranks: int = 8,
+    local_ranks: int | None = None,
     op: str = "all_reduce",
     allow_ll128: bool = False,
     force: bool = False,
@@ -32,7 +33,7 @@ def planned(
             op=op,
             backend=backend.find(moved_by),
             ranks=ranks,
-            local_ranks=ranks,
+            local_ranks=local_ranks or ranks,
             axes=given or Axes(),
             allow_ll128=allow_ll128,
             force=force,
@@ -205,10 +206,24 @@ def test_one_rank_chooses_nothing() -> None:
     assert "one rank" in named["nccl ring/ll"].reason
 
 
-def test_other_collectives_have_no_tree() -> None:
-    found = planned(op="reduce_scatter")
-    assert launched(found) == ["nccl", "nccl ring/ll", "nccl ring/simple", "nccl pat/simple"]
-    assert found["nccl tree/ll"].reason == "NCCL has Tree for all-reduce only"
+@pytest.mark.parametrize("op", ["reduce_scatter", "all_gather"])
+def test_other_collectives_have_no_tree_and_pat_where_each_machine_has_one_gpu(op: str) -> None:
+    found = planned(op=op)
+    assert launched(found) == ["nccl", "nccl ring/ll", "nccl ring/simple"]
+    for name in ("tree/ll", "tree/simple", "nvlstree/simple", "collnetchain/simple"):
+        assert found[f"nccl {name}"].reason.endswith("for all-reduce only")
+    assert found["nccl pat/simple"].reason == "NCCL has it with one GPU a machine, here are 8"
+    assert "NVSwitch" in found["nccl nvls/simple"].reason
+    alone = planned(op=op, ranks=4, local_ranks=1)
+    assert launched(alone) == ["nccl", "nccl ring/ll", "nccl ring/simple", "nccl pat/simple"]
+
+
+def test_an_all_to_all_has_no_algorithm_to_choose() -> None:
+    own = {"NCCL_ALGO": "Ring"}
+    assert [*planned(op="all_to_all", environment=own)] == ["nccl"]
+    found = planned(axes.parse(algos="ring", p2p="off"), op="all_to_all")
+    assert launched(found) == ["nccl", "nccl p2p=off"]
+    assert "sends and receives" in found["nccl ring/ll p2p=off"].reason
 
 
 def test_graph_files_of_one_name_and_endless_plans_are_refused(tmp_path: Path) -> None:
@@ -252,3 +267,14 @@ def test_a_plan_is_printed_without_a_gpu_and_without_torch(
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout != "") == (0, True)
+
+
+def test_a_list_with_a_caret_in_a_configuration_file_is_warned_of_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "nccl.conf").write_text("NCCL_PROTO=^LL\n")
+    monkeypatch.setenv("NCCL_CONF_FILE", str(tmp_path / "nccl.conf"))
+    monkeypatch.delenv("NCCL_PROTO", raising=False)
+    with pytest.raises(SystemExit):
+        cli.run(sweep.application, sweep.PROGRAM, ["--plan"])
+    assert "NCCL_PROTO=^LL of a configuration file of NCCL switches" in capsys.readouterr().err

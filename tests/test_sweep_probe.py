@@ -1,5 +1,6 @@
 """The status of each point is decided from what NCCL logs, and what is kept of a log is public."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -162,7 +163,7 @@ def test_channels_and_transports_are_held_to_what_was_asked_for() -> None:
     assert judged(log(*read, p2p), asked=off)[1] == "asked for no P2P, and ranks talk over P2P"
     assert judged(log(*read, shm), asked=off)[0] == "ok"
     on = Combination(backend="nccl", p2p=True)
-    read = ["NCCL_P2P_DISABLE set by environment to 0.", "NCCL_P2P_LEVEL set by environment to SYS"]
+    read = ["NCCL_P2P_LEVEL set by environment to SYS"]  # of a 0 NCCL says nothing
     assert judged(log(*read, shm), asked=on)[1] == "asked for P2P, and ranks talk over shm"
     status, _, effective, _ = judged(log(*read, p2p), asked=on)
     assert (status, effective["transport"]) == ("ok", "p2p")
@@ -178,6 +179,17 @@ def test_a_graph_file_counts_by_its_name_and_a_binding_as_it_is_read_back() -> N
     assert judged(read, asked=asked, ranks=loose)[:2] == (
         "ignored",
         "rank 1 is bound to none: this machine tells no NUMA nodes",
+    )
+
+
+def test_an_order_of_gpus_counts_by_the_devices_that_ranks_have() -> None:
+    asked = Combination(backend="nccl", gpu_order=(1, 0))
+    swapped = (replace(rank(0, {}), device=1), replace(rank(1, {}), device=0))
+    status, _, effective, _ = judged(log(), asked=asked, ranks=swapped)
+    assert (status, effective["gpu_order"]) == ("ok", "1,0")
+    assert judged(log(), asked=asked, ranks=(rank(0, {}), rank(1, {})))[:2] == (
+        "ignored",
+        "rank 0 has device 0, not 1",
     )
 
 

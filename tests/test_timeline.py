@@ -131,7 +131,7 @@ def test_a_trace_holds_each_launch_and_kernel_of_each_rank() -> None:
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert len(events) == 2 * (3 + 3)
     assert {(e["pid"], e["tid"]) for e in events} == {(0, 1), (0, 2), (1, 1), (1, 2)}
-    meets = [e for e in events if e["cat"] == "all_reduce" and e["tid"] == 2]
+    meets = [e for e in events if e["args"]["part"] == "all_reduce" and e["tid"] == 2]
     assert meets[0]["ts"] + meets[0]["dur"] == pytest.approx(meets[1]["ts"] + meets[1]["dur"])
     assert meets[0]["args"]["waited_us"] == pytest.approx(2)
     names = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}

@@ -304,7 +304,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     for name, value in replaced.items():
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(_capture, "_node_count", lambda raw: seen.nodes)
-    monkeypatch.setattr(_capture, "_upload", lambda graph, stream: seen.steps.append("uploaded"))
+    monkeypatch.setattr(_capture, "upload", lambda graph, stream: seen.steps.append("uploaded"))
     return seen
 
 

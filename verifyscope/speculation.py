@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from verifyscope import stats
 
+_HALVINGS = 60
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
@@ -73,6 +75,28 @@ def chain_acceptance(accepted: float) -> float:
     if not 1 <= accepted < float("inf"):
         raise ValueError(f"a cycle yields at least 1 token, got {accepted}")
     return 1 - 1 / accepted
+
+
+def chain_accepted(step_acceptance: float, *, drafts: int) -> float:
+    """Return what a chain of `drafts` tokens yields: 1 + p + p^2 + ... + p^drafts.
+
+    Each drafted token is accepted with p = `step_acceptance`, 0 .. 1, if all before it were.
+    """
+    if not 0 <= step_acceptance <= 1:
+        raise ValueError(f"the acceptance of a step is 0 to 1, got {step_acceptance}")
+    return sum(step_acceptance**position for position in range(drafts + 1))
+
+
+def chain_step_acceptance(accepted: float, *, drafts: int) -> float:
+    """Return the p with which a chain of `drafts` tokens yields `accepted`: 1 .. drafts + 1."""
+    if drafts < 1 or not 1 <= accepted <= drafts + 1:
+        raise ValueError(f"{drafts} drafted tokens yield 1 to {drafts + 1}, got {accepted}")
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        short = chain_accepted(middle, drafts=drafts) < accepted
+        low, high = (middle, high) if short else (low, middle)
+    return high
 
 
 def saving_per_call_s(slow_s: float, *, fast_s: float, calls: int) -> float:

@@ -65,6 +65,11 @@ def rate(value: float) -> str:
     return f"{bytes_(value)}/s"
 
 
+def whole_rate(value: float) -> str:
+    """Return bytes a second in whole GB/s, for what is known to four digits: "1,597 GB/s"."""
+    return f"{value / 1e9:,.0f} GB/s"
+
+
 def flops(value: float) -> str:
     """Return a count of floating-point operations: "1.23 Tflop", "456 Mflop"."""
     return _scaled(value, _FLOPS)
@@ -102,10 +107,11 @@ def _scaled(value: float, ladder: Sequence[tuple[str, float]]) -> str:
     rounded = abs(float(f"{value:.3g}"))
     fitting = (step for step in ladder if rounded >= step[1] or (not rounded and step[1] == 1))
     unit, scale = next(fitting, ladder[-1])
-    return f"{_three_digits(value / scale)} {unit}"
+    return f"{three_digits(value / scale)} {unit}"
 
 
-def _three_digits(value: float) -> str:
+def three_digits(value: float) -> str:
+    """Return a number with three digits and no exponent: 1.234 -> "1.23", 1234.5 -> "1230"."""
     if value == 0:
         return "0"
     text = f"{value:#.3g}"

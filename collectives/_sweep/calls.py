@@ -4,10 +4,13 @@ A verify pass reduces a fresh buffer in each call, and so does a row of calls he
 goes: `POOL_BYTES` a rank. Where buffers are too large for that, calls share them, and what an
 in-place sum over sums must give is no longer exact: those values are not checked.
 
-    slots = Slots(seat, point, depth)
-    slots.fill(sample)           data that no call before had, outputs poisoned
-    for call in slots.calls: call()
-    slots.wrong(sample)          values that are not right, None where that can't be told
+Several samples make a volley where there is room: their buffers are filled before the first of them
+and compared after the last. What a CPU does between calls changes how fast it is in them.
+
+    slots = Slots(seat, point, depth, samples=volley)
+    slots.fill(first)                       data that no call before had, outputs poisoned
+    for call in slots.calls[sample]: call()
+    slots.wrong(first, samples)             values that are not right, None where that can't be told
 """
 
 import contextlib
@@ -23,6 +26,8 @@ from collectives._sweep.job import Job
 from collectives._sweep.points import Point
 
 POOL_BYTES = {"cpu": 2**26, "cuda": 2**30}
+# More buffers take longer to fill and compare than a rank may be silent.
+MOST_IN_A_VOLLEY = 256
 
 Call = Callable[[], None]
 Run = Callable[[torch.Tensor, torch.Tensor], None]
@@ -40,48 +45,65 @@ class Seat:
 
 
 class Slots:
-    """The buffers of `depth` calls of a point, and the calls."""
+    """The buffers of samples of `depth` calls of a point, and the calls of each sample.
 
-    def __init__(self, seat: Seat, point: Point, depth: int) -> None:
+    samples: the longest volley. On a GPU it is one: the host is no part of the time there.
+    """
+
+    def __init__(self, seat: Seat, point: Point, depth: int, *, samples: int = 1) -> None:
         self.seat, self.point, self.depth = seat, point, depth
         collective, ranks = seat.job.collective, seat.job.ranks
         self.held = collective.input_elements(point.elements, ranks)
         self.made = collective.output_elements(point.elements, ranks)
         element = seat.data.numbers.element_size()
-        each = (self.held + (0 if point.in_place else self.made)) * element
-        count = max(1, min(depth, POOL_BYTES[seat.device.type] // max(1, each)))
-        self.pairs = [self._pair() for _ in range(count)]
-        self.calls: Sequence[Call] = [self._call(at % count) for at in range(depth)]
+        shared = max(self.held, self.made)
+        each = (shared if point.in_place else self.held + self.made) * element
+        room = max(1, POOL_BYTES[seat.device.type] // max(1, each))
+        most = min(room, MOST_IN_A_VOLLEY) // depth
+        self.volley = max(1, min(samples if seat.device.type == "cpu" else 1, most))
+        self.pairs = [self._pair() for _ in range(min(self.volley * depth, room))]
+        every = [self._call(at % len(self.pairs)) for at in range(self.volley * depth)]
+        self.calls: Sequence[Sequence[Call]] = [
+            every[at * depth : (at + 1) * depth] for at in range(self.volley)
+        ]
 
     @property
     def checkable(self) -> bool:
         """Say whether what comes out is known: not where one buffer is summed up repeatedly."""
-        return not self.point.in_place or len(self.pairs) == self.depth
+        enough = not self.point.in_place or len(self.pairs) >= self.depth
+        return enough or self.seat.job.collective.repeats
 
-    def fill(self, sample: int) -> None:
-        """Give every buffer new data, and poison the outputs."""
+    def fill(self, first: int) -> None:
+        """Give every buffer new data, and poison the outputs; `first` is the next sample."""
         for at, (output, source) in enumerate(self.pairs):
             if output is not source:
                 output.fill_(math.nan)
-            spread(self._windows(sample, at)[self.seat.rank], into=source)
+            spread(self._windows(first, at)[self.seat.rank], into=source)
 
-    def wrong(self, sample: int) -> torch.Tensor | None:
-        """Return how many values of the last run are wrong, on the device."""
+    def wrong(self, first: int, samples: int = 1) -> torch.Tensor | None:
+        """Return how many values of the samples from `first` on are wrong, on the device."""
         if not self.checkable:
             return None
         collective, rank = self.seat.job.collective, self.seat.rank
         found = torch.zeros((), dtype=torch.int64, device=self.seat.device)
-        for at, (output, _) in enumerate(self.pairs):
-            windows = self._windows(sample, at)
-            found += mismatches(output, collective.expected(windows, rank, self.point.elements))
+        for at, (output, _) in enumerate(self.pairs[: samples * self.depth]):
+            windows = self._windows(first, at)
+            right = collective.expected(windows, rank, self.point.elements)
+            for part, expected in zip(output.view(len(right), -1), right, strict=True):
+                found += mismatches(part, expected)
         return found
 
-    def _windows(self, sample: int, at: int) -> torch.Tensor:
-        return self.seat.data.windows(sample * len(self.pairs) + at, self.held)
+    def _windows(self, first: int, at: int) -> torch.Tensor:
+        return self.seat.data.windows(first * self.depth + at, self.held)
 
     def _pair(self) -> tuple[torch.Tensor, torch.Tensor]:
-        source = torch.empty(self.held, dtype=self.seat.data.numbers.dtype, device=self.seat.device)
-        return (source if self.point.in_place else source.new_empty(self.made)), source
+        collective, ranks = self.seat.job.collective, self.seat.job.ranks
+        empty = self.seat.data.numbers.new_empty
+        if not self.point.in_place:
+            return empty(self.made), empty(self.held)
+        if collective.in_place is None:
+            raise ValueError(f"{collective.name} does not run in place")
+        return collective.in_place(empty(max(self.held, self.made)), self.seat.rank, ranks)
 
     def _call(self, at: int) -> Call:
         output, source = self.pairs[at]

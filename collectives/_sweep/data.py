@@ -2,7 +2,7 @@
 
 PERIOD random numbers a rank, of which each call starts at another place, so that no call gets what
 another had. Every sum over the ranks is exact in the dtype, whatever its order, so bits are
-compared and one that is wrong shows.
+compared and one that is wrong shows: whole numbers whose sums stay within MOST_EXACT.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,8 @@ class Data:
 def draw(job: Job, device: torch.device) -> Data:
     """Return the data of a job: whole numbers up to the largest whose sums stay exact."""
     generator = torch.Generator().manual_seed(_SEED)
-    largest = max(1, MOST_EXACT[job.dtype] // job.ranks)
+    summed = 1 if job.collective.redop == "none" else job.ranks
+    largest = max(1, MOST_EXACT[job.dtype] // summed)
     shape = (job.ranks, PERIOD)
     numbers = torch.randint(-largest, largest + 1, shape, generator=generator, dtype=torch.int16)
     wide = torch.cat([numbers, numbers], 1).to(device)

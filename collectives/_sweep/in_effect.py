@@ -9,7 +9,7 @@ plugin may put its own. Only listed settings are looked at, redacted as in every
 
 import ctypes
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -17,6 +17,7 @@ import torch
 from collectives._sweep.combination import CHOICE_VARIABLES
 from collectives._sweep.job import Job
 from collectives._sweep.messages import ConfigurationFile, ReadBack
+from ingest import nccl_conf
 from verifyscope.privacy import redacted
 from verifyscope.settings import NEVER, SETTINGS
 
@@ -106,25 +107,15 @@ def read_back(bound: str | None) -> ReadBack:
         value = getenv(name.encode())
         if value is not None and name not in (*_LOGGING, *_DUMPS):
             found[name] = redacted(value.decode(errors="replace"))
-    return ReadBack(settings=found, files=configuration_files(os.environ), bound=bound)
+    return ReadBack(settings=found, files=_configuration_files(), bound=bound)
 
 
-def configuration_files(environment: Mapping[str, str]) -> tuple[ConfigurationFile, ...]:
-    """Return the listed settings of NCCL's own configuration files, in the order it reads them."""
-    own = environment.get("NCCL_CONF_FILE")
-    places = [Path(own) if own else Path.home() / ".nccl.conf", Path("/etc/nccl.conf")]
-    read = [(place, _settings(place)) for place in places]
-    return tuple(ConfigurationFile(place.name, said) for place, said in read if said)
-
-
-def _settings(place: Path) -> dict[str, str]:
-    try:
-        lines = place.read_text(errors="replace").splitlines()
-    except OSError:
-        return {}
-    pairs = [line.partition("#")[0].partition("=") for line in lines]
-    said = {name.strip(): value.strip() for name, equals, value in pairs if equals}
-    return {name: redacted(said[name]) for name in _told(said) if name in SETTINGS}
+def _configuration_files() -> tuple[ConfigurationFile, ...]:
+    """Return what NCCL's own configuration files set beside the environment of this process."""
+    by_file: dict[str, dict[str, str]] = {}
+    for known in nccl_conf.configured(os.environ).values():
+        by_file.setdefault(known.file, {})[known.name] = known.value
+    return tuple(ConfigurationFile(name, said) for name, said in by_file.items())
 
 
 def _told(names: Iterable[str]) -> list[str]:

@@ -8,6 +8,9 @@ from collectives._sweep.collective import Collective
 from collectives._sweep.combination import Combination
 from collectives._sweep.points import Point
 
+FULL_BYTES = 4 * 2**20
+FEWEST_BATCHES = 3
+
 Purpose = Literal["probe", "time", "stress"]
 Launch = Literal["eager", "graph"]
 
@@ -72,8 +75,16 @@ class Job:
         """Return how many samples each rank takes, warm-up included."""
         if self.purpose == "probe":
             return len(self.tasks)
-        return sum(self.samples(timing) for task in self.tasks for timing in task.timings)
+        return sum(
+            self.samples(timing, task.point) for task in self.tasks for timing in task.timings
+        )
 
-    def samples(self, timing: Timing) -> int:
-        """Return the samples of one time of a point, warm-up included."""
-        return self.warmup + (self.iterations if timing.depth == 1 else self.batches)
+    def samples(self, timing: Timing, point: Point) -> int:
+        """Return the samples of one time of a point, warm-up included.
+
+        Rows of calls on buffers beyond FULL_BYTES take long and vary little: they are fewer.
+        """
+        if timing.depth == 1:
+            return self.warmup + self.iterations
+        fewer = self.batches * FULL_BYTES // max(FULL_BYTES, point.size_bytes)
+        return self.warmup + max(min(self.batches, FEWEST_BATCHES), fewer)

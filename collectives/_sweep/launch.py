@@ -212,7 +212,7 @@ def fork_server(*, several: bool = False) -> Iterator[ForkServer]:
 
     several: its ranks talk to those of other machines.
     """
-    server = ForkServer(_environment(several=several))
+    server = ForkServer(variables(several=several))
     try:
         yield server
     finally:
@@ -312,7 +312,7 @@ def stop(connection: Connection) -> None:
         connection.send(Stop())
 
 
-def _environment(*, several: bool) -> dict[str, str]:
+def variables(*, several: bool) -> dict[str, str]:
     """Return the environment of the ranks: this one, one thread a rank, and one machine."""
     found = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     if not several and Path("/sys/class/net/lo").exists():

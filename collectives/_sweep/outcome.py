@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from collectives._sweep import overview, table_json
+from collectives._sweep import conclusion, overview, table_json
 from collectives._sweep.journal import Event, Lost, ProbeDone, StartDone, StressDone
 from collectives._sweep.launch import RankFailed
 from collectives._sweep.records import Recorder, case
@@ -19,6 +19,7 @@ from verifyscope import cli
 from verifyscope.records import Measurement
 from verifyscope.runs import Run
 
+TUNER_FILE = "tuner.csv"
 _WRONG = ("error", "hang", "corrupt", "ignored")
 _NAMED = 5
 
@@ -40,6 +41,7 @@ class Outcome:
         self.table, self.recorder = table, recorder
         self.known = dict(known)
         self.shown: set[int] = set()
+        self.changed = False
 
     def begin(self, what: str, calls: int) -> None:
         """Say what runs now."""
@@ -89,6 +91,7 @@ class Outcome:
             )
         for line in overview.lines(self.state):
             self.screen.say(line)
+        self._conclude()
 
     def problem(self) -> str | None:
         """Return what is wrong, if anything is: the sweep ends with status 1 then."""
@@ -140,12 +143,27 @@ class Outcome:
         where = f" ({', '.join(cases[:_NAMED])}{more})" if status == "corrupt" else ""
         return f"{status}: {reason}{where}"
 
+    def _conclude(self) -> None:
+        """Say what to take and what it saves; leave findings and a tuner's file beside the rows."""
+        found = conclusion.conclude(self.known.values())
+        for line in conclusion.lines(found):
+            self.screen.say(line)
+        if not self.changed:
+            return  # a run that was resumed with nothing to do has concluded already
+        for finding in conclusion.findings(found, self.run.environment):
+            self.run.append(finding)
+        if found.tuner_csv is not None:
+            place = self.run.path.with_name(TUNER_FILE)
+            place.write_text(found.tuner_csv)
+            self.screen.say(f"# for NCCL_TUNER_CONFIG_FILE of its example plugin: {place.name}")
+
     def _record(self, made: Measurement, samples: Sequence[float] = ()) -> None:
         """Append a record, unless an earlier part of the run has left the same."""
         before = self.known.get(made.id)
         if before is not None and _same(before, made):
             return
         self.known[made.id] = made
+        self.changed = True
         self.run.append(made, tuple(samples) if samples else None)
 
     def _print(self, at: int, rows: Sequence[Row], *, concluded: bool) -> None:

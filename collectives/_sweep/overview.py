@@ -1,7 +1,7 @@
 """All combinations side by side: four times of each size, what ran, and what became of the rest.
 
 Each line begins with #, so that a reader of nccl-tests' grammar passes over it. Times are those in
-place, as an engine reduces: microseconds a call.
+place, as an engine reduces, where there is an in place: microseconds a call.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,8 @@ def lines(state: State) -> Iterator[str]:
     if not any(rows.values()):
         return
     yield "#"
-    yield f"# {state.spec.op}, in place, us a call: median of all samples of {_starts(state.spec)}"
+    place = "in place" if _in_place(state.spec) else "out of place"
+    yield f"# {state.spec.op}, {place}, us a call: median of all samples of {_starts(state.spec)}"
     yield from _aligned(_filled(list(_cells(state, rows))))
     yield from remarks(state)
 
@@ -44,6 +45,11 @@ def remarks(state: State) -> Iterator[str]:
                 yield f"# {known.label}: {line}"
 
 
+def _in_place(spec: Spec) -> bool:
+    """Say which direction is shown: in place, unless the collective has none."""
+    return any(point.in_place for point in spec.points)
+
+
 def _starts(spec: Spec) -> str:
     return f"{spec.starts} starts"
 
@@ -61,7 +67,7 @@ def _cells(state: State, rows: dict[int, list[Row]]) -> Iterator[tuple[str, ...]
     timings = state.spec.timings
     yield ("bytes", "combination", "ran", *(timing.name for timing in timings), "status")
     for at_point, point in enumerate(state.spec.points):
-        if not point.in_place:
+        if point.in_place != _in_place(state.spec):
             continue
         for at, found in rows.items():
             known = {row.timing: row for row in found if row.point == point}

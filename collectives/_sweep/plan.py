@@ -3,7 +3,9 @@
 NCCL's own choice, then {ring, tree} x {LL, Simple} for each variation of the further axes. LL128 is
 run only where it is allowed, and is then `unsafe`; what one PCIe machine does not have (NVLS,
 CollNet, ...) is listed as unsupported with the reason, and run only by force. No list with ^ is
-ever made but ^LL128. Sources: facts on NCCL 2.18 to 2.31, src/graph/tuning.cc.
+ever made but ^LL128. Tree is for all-reduce, PAT for all-gather and reduce-scatter between machines
+with one GPU each; an all-to-all is sends and receives, of which NCCL chooses no algorithm.
+Sources: NCCL 2.18 to 2.31, src/graph/tuning.cc, ncclPatEnable there.
 """
 
 import itertools
@@ -30,8 +32,10 @@ _REASONS = {
     "nvlstree": "needs NVLS, and NCCL turns it off on one machine",
     "collnetdirect": "needs a CollNet plugin and NCCL_COLLNET_ENABLE=1",
     "collnetchain": "needs a CollNet plugin and NCCL_COLLNET_ENABLE=1",
-    "pat": "NCCL has it for all-gather and reduce-scatter only",
 }
+# NCCL has these for an all-reduce only; PAT for what is not one.
+_FOR_ALL_REDUCE = ("tree", "nvlstree", "collnetchain")
+_PAT_IS_FOR = ("all_gather", "reduce_scatter")
 _BASELINE = "what it chooses by itself: all others are compared with this"
 # Why what is run is worth running.
 _WORTH = {
@@ -39,6 +43,7 @@ _WORTH = {
     "tree": "a tree, on one machine a chain a channel",
     "ll": "LL has the least latency and sends every byte twice",
     "simple": "Simple has all the bandwidth and more latency",
+    "pat": "PAT takes fewer steps than a ring",
 }
 _UNSAFE = (
     "NCCL keeps LL128 off PCIe: stores may be seen out of order and corrupt data; integrity is "
@@ -78,21 +83,22 @@ def combinations(asked: Asked) -> tuple[Combination, ...]:
 
 def _all(asked: Asked) -> Iterator[Combination]:
     yield Combination(backend=asked.backend.name, reason=_BASELINE)
+    chooses = asked.backend.chooses and asked.op != "all_to_all"
     own = tuple(
         (name, asked.environment[name]) for name in CHOICE_VARIABLES if name in asked.environment
     )
-    if own and asked.backend.chooses and asked.ranks > 1:
+    if own and chooses and asked.ranks > 1:
         yield _as_set(asked, own)
     explicit = asked.axes.algorithms is not None or asked.axes.protocols is not None
     for variation in _variations(asked):
         if variation != Combination(backend=asked.backend.name):
             yield _judged(asked, replace(variation, reason="NCCL's own choice in this variation"))
-        if not asked.backend.chooses and not explicit:
+        if not chooses and not explicit:
             continue
         for algorithm, protocol in _pairs(asked.axes, allow_ll128=asked.allow_ll128):
             if algorithm is not None or protocol is not None:
                 yield _judged(asked, replace(variation, algorithm=algorithm, protocol=protocol))
-    if asked.backend.chooses and not explicit and asked.ranks > 1:
+    if chooses and not explicit and asked.ranks > 1:
         yield from _listed(asked)
 
 
@@ -148,7 +154,7 @@ def _listed(asked: Asked) -> Iterator[Combination]:
 
 def _as_set(asked: Asked, own: tuple[tuple[str, str], ...]) -> Combination:
     bare = Combination(backend=asked.backend.name, own=own)
-    if not switches_ll128_on(dict(own)):
+    if not switches_ll128_on(dict(own), asked.op):
         return replace(bare, reason="the settings of your own environment, as they are")
     if asked.allow_ll128:
         return replace(bare, verdict="unsafe", reason=_UNSAFE)
@@ -183,14 +189,24 @@ def _why_not(asked: Asked, known: Combination) -> str | None:
     chosen = known.algorithm is not None or known.protocol is not None
     if asked.ranks == 1 and chosen:
         return "one rank has nobody to talk to: NCCL chooses nothing"
-    if known.algorithm is None:
-        return None
-    if known.algorithm in _REASONS and not (known.algorithm == "pat" and asked.op != "all_reduce"):
-        return _REASONS[known.algorithm]
-    if known.algorithm in _OTHERS and known.protocol not in (None, "simple", NOT_LL128):
-        return f"NCCL has {ALGORITHM_TOKENS[known.algorithm]} with Simple only"
-    if known.algorithm == "tree" and asked.op != "all_reduce":
-        return "NCCL has Tree for all-reduce only"
+    if asked.op == "all_to_all" and chosen:
+        return "an all-to-all is sends and receives: NCCL has no algorithm to choose for it"
+    return None if known.algorithm is None else _lacks(asked, known.algorithm, known.protocol)
+
+
+def _lacks(asked: Asked, algorithm: str, protocol: str | None) -> str | None:
+    """Return why NCCL has no such algorithm for a collective on these machines."""
+    token = ALGORITHM_TOKENS[algorithm]
+    if algorithm in _FOR_ALL_REDUCE and asked.op != "all_reduce":
+        return f"NCCL has {token} for all-reduce only"
+    if algorithm == "pat" and asked.op not in _PAT_IS_FOR:
+        return "NCCL has it for all-gather and reduce-scatter only"
+    if algorithm == "pat" and asked.local_ranks > 1:
+        return f"NCCL has it with one GPU a machine, here are {asked.local_ranks}"
+    if algorithm in _REASONS:
+        return _REASONS[algorithm]
+    if algorithm in _OTHERS and protocol not in (None, "simple", NOT_LL128):
+        return f"NCCL has {token} with Simple only"
     return None
 
 
@@ -204,19 +220,19 @@ def switches_ll128_on(settings: Mapping[str, str], op: str = "all_reduce") -> bo
     return left is not None and "ll128" in left
 
 
-def warnings(environment: Mapping[str, str]) -> Iterator[str]:
+def warnings(settings: Mapping[str, str], *, of: str = "your environment") -> Iterator[str]:
     """Yield what a person should know of their own settings before anything runs."""
     for name in CHOICE_VARIABLES:
-        value = environment.get(name, "")
+        value = settings.get(name, "")
         if "^" not in value:
             continue
-        if name == "NCCL_PROTO" and switches_ll128_on(environment):
+        if name == "NCCL_PROTO" and switches_ll128_on(settings):
             yield (
-                f"{name}={value} of your environment switches LL128 on past its safety gate: what "
+                f"{name}={value} of {of} switches LL128 on past its safety gate: what "
                 f"a list with ^ leaves over counts as asked for; name what is to be used instead"
             )
         elif value.upper() != "^LL128":
             yield (
-                f"{name}={value} of your environment is a list with ^: what it leaves over counts "
+                f"{name}={value} of {of} is a list with ^: what it leaves over counts "
                 f"as asked for; name what is to be used instead"
             )

@@ -1,6 +1,9 @@
 """size = tokens x hidden x bytes of the dtype, and powers of two: what a sweep measures, in order.
 
-Sizes are bytes of the buffer that one rank reduces; each is a whole number of elements.
+Sizes are bytes as nccl-tests counts them: of the buffer that one rank reduces, and of all ranks'
+parts together where each has a part. Each is a whole number of elements. A part is a multiple of
+PART_BYTES: a size that is no multiple of all parts is rounded down, as nccl-tests rounds it, and is
+then no longer that of a model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +21,7 @@ MOST_EXACT: Mapping[str, int] = MappingProxyType(
     {"bfloat16": 256, "float16": 256, "float32": 256, "float8_e4m3fn": 16, "float8_e5m2": 8}
 )
 MOST_RANKS = 256
+PART_BYTES = 16
 
 DEFAULT_MODEL = "kimi-k2.5"
 DEFAULT_TOKENS = (1, 2, 4, 8, 16)
@@ -46,11 +50,14 @@ def points(
     tokens: Sequence[int] | None,
     min_bytes: int | None,
     max_bytes: int | None,
+    parts: int = 1,
+    in_place: bool = True,
 ) -> tuple[Point, ...]:
     """Return the points by ascending size, out of place before in place.
 
     on_device: GPUs are measured, not CPU processes. With a model, its sizes; with a bound, the
-    powers of two; with both, both; with neither the default of each.
+    powers of two; with both, both; with neither the default of each. parts: into how many a size
+    is cut. in_place: whether there is that direction.
     """
     ranged = min_bytes is not None or max_bytes is not None
     if tokens is not None and model is None:
@@ -65,17 +72,35 @@ def points(
         known = find_model(model)
         for count in tokens or DEFAULT_TOKENS:
             by_size[count * known.hidden * DTYPE_BYTES[dtype]] = (count, known.name)
+    if parts > 1:
+        by_size = _rounded(by_size, parts * PART_BYTES)
     return tuple(
         Point(
             size_bytes=size,
             elements=size // DTYPE_BYTES[dtype],
-            in_place=in_place,
+            in_place=direction,
             tokens=by_size[size][0],
             model=by_size[size][1],
         )
         for size in sorted(by_size)
-        for in_place in (False, True)
+        for direction in ((False, True) if in_place else (False,))
     )
+
+
+def _rounded(
+    by_size: Mapping[int, tuple[int | None, str | None]], multiple: int
+) -> dict[int, tuple[int | None, str | None]]:
+    found: dict[int, tuple[int | None, str | None]] = {}
+    for size, origin in by_size.items():
+        if size % multiple == 0:
+            found[size] = origin
+        elif size > multiple:
+            found.setdefault(size // multiple * multiple, (None, None))
+    if not found:
+        raise UsageError(
+            f"no size holds a part for each rank, {multiple} B for all; give a larger --max-bytes"
+        )
+    return found
 
 
 def _powers_of_two(

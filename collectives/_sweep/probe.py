@@ -9,7 +9,7 @@
 Where nothing is asked for, what NCCL chose is noted and nothing can be ignored.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -170,23 +170,37 @@ def _silent(probe: Probe, point: Point) -> tuple[Status, str]:
     return "ignored", f"NCCL's log shows no choice for {point.size_bytes} B"
 
 
-def _ignored(probe: Probe) -> Iterator[str]:
-    """Yield what of the combination is not in effect, whatever the size."""
-    asked = probe.combination
+def not_in_effect(asked: Combination, ranks: Sequence[Joined]) -> Iterator[str]:
+    """Yield what of a combination the ranks do not read back as it was asked for."""
     for name, value in asked.environment().items():
-        shown = PurePath(value).name if name == "NCCL_GRAPH_FILE" else value
-        for rank in probe.ranks:
+        shown = _shown(name, value)
+        for rank in ranks:
             found = rank.read_back.settings.get(name)
             if found is None or found.casefold() != shown.casefold():
                 yield f"{name} is {found or 'not set'} on rank {rank.rank}, not {shown}"
+    for rank in ranks:
+        if asked.bind == "numa" and rank.read_back.bound != "numa":
+            yield f"rank {rank.rank} is bound to {rank.read_back.bound}"
+        if asked.gpu_order:
+            device = asked.gpu_order[rank.rank % len(asked.gpu_order)]
+            if rank.device != device:
+                yield f"rank {rank.rank} has device {rank.device}, not {device}"
+
+
+def _ignored(probe: Probe) -> Iterator[str]:
+    """Yield what of the combination is not in effect, whatever the size."""
+    asked = probe.combination
+    yield from not_in_effect(asked, probe.ranks)
+    for name, value in asked.environment().items():
         if name.startswith("NCCL_"):
-            yield from _unread(probe.log, name, shown)
-    if asked.bind == "numa":
-        for rank in probe.ranks:
-            if rank.read_back.bound != "numa":
-                yield f"rank {rank.rank} is bound to {rank.read_back.bound}"
+            yield from _unread(probe.log, name, _shown(name, value))
     if probe.log is not None:
         yield from _other_ways(asked, probe.log)
+
+
+def _shown(name: str, value: str) -> str:
+    """Return the value as it is read back: a path as its file name."""
+    return PurePath(value).name if name == "NCCL_GRAPH_FILE" else value
 
 
 def _unread(log: NcclLog | None, name: str, value: str) -> Iterator[str]:
@@ -197,6 +211,8 @@ def _unread(log: NcclLog | None, name: str, value: str) -> Iterator[str]:
     if log is None:
         yield f"{name} is set, and nothing here reads it"
         return
+    if (name, value) == ("NCCL_P2P_DISABLE", "0"):
+        return  # NCCL says nothing of it; the transports do
     read = [known for known in log.settings if known.name == name]
     if not any(known.origin == "environment" for known in read):
         yield f"NCCL read no {name}: this version does not know it, or nothing needed it"

@@ -20,7 +20,6 @@ from verifyscope import stats
 from verifyscope.records import Environment, Measurement, Value
 
 EVERY_SIZE = "every-size"
-_OUT_OF_PLACE = "copy into the output, then reduced there"
 _INTERVAL = "bootstrap of all samples, widened to the medians of the starts"
 
 
@@ -184,8 +183,8 @@ class Recorder:
             "interval": _INTERVAL,
             "order": "combinations forwards and backwards in turn",
         }
-        if not row.point.in_place:
-            method["out_of_place"] = _OUT_OF_PLACE
+        if not row.point.in_place and self.collective.out_of_place is not None:
+            method["out_of_place"] = self.collective.out_of_place
         if probe is not None:
             method["device"] = probe.devices[0].name
             method["nccl_version" if device else "torch_version"] = probe.library_version

@@ -1,23 +1,26 @@
 """The integrity stress: many sizes, many calls, random data, the bits of all ranks compared.
 
 LL128 trusts that 128 bytes which one GPU stores are seen in order by another; on PCIe nothing
-promises that, and a fault shows at some sizes and once in many calls. Each call sums normal random
-numbers that no call before it had into a poisoned output. All ranks must hold the same bits, and no
-value may be further from the exact sum than rounding explains: n u sum |x| for n ranks and u half a
-unit of the dtype. Bits are compared as two sums of their words, exchanged through the store and
-not through the protocol under test, once a size.
+promises that, and a fault shows at some sizes and once in many calls. Each call takes normal random
+numbers that no call before it had and gives a poisoned output. What is only moved must have the
+bits that were sent. A sum may be no further from the exact one than rounding explains: n u sum |x|
+for n ranks and u half a unit of the dtype; and where all ranks get the same, they must hold the
+same bits. Those are compared as two sums of their words, exchanged through the store and not
+through the protocol under test, once a size.
 """
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import torch
 
 from collectives._sweep.calls import Seat
+from collectives._sweep.data import mismatches
 from collectives._sweep.job import Job
 from collectives._sweep.messages import Stressed
+from collectives._sweep.points import PART_BYTES
 
 _SEED = 20_261_130
 _FIRST_BYTES = 8
@@ -40,6 +43,9 @@ _LEAST = {
 }
 
 
+_Compare = Callable[[torch.Tensor], torch.Tensor]
+
+
 class Store(Protocol):
     """Where ranks leave words for each other."""
 
@@ -55,53 +61,87 @@ def sizes(job: Job) -> list[int]:
     # A ring cuts a buffer into equal parts; what does not divide takes another way through it.
     between = [(power + power // 2) // element * element + element for power in powers]
     own = [task.point.size_bytes for task in job.tasks]
-    return sorted({*powers, *own, *(size for size in between if size <= most)})
+    found = {*powers, *own, *(size for size in between if size <= most)}
+    multiple = PART_BYTES * job.ranks if job.collective.split else 1
+    return sorted({size // multiple * multiple for size in found} - {0})
 
 
 def run(seat: Seat, store: Store, step: Callable[[], None]) -> Iterator[Stressed]:
     """Yield what this rank found at each size."""
+    collective = seat.job.collective
     for size in sizes(seat.job):
         sums: list[tuple[int, int]] = []
         off = 0
         for call in range(seat.job.stress_calls):
-            output, allowed, exact = _called(seat, size, call, step)
-            away = (output.double() - exact).abs()
-            off += int((~(away <= allowed)).sum().item())  # NaN is no <=
+            output, wrong = _called(seat, size, call, step)
+            off += wrong
             sums.append(digest(output))
         yield Stressed(
             rank=seat.rank,
             size_bytes=size,
             calls=len(sums),
-            differing=_differing(seat, store, size, sums),
+            differing=_differing(seat, store, size, sums) if collective.alike else 0,
             off=off,
         )
         step()
 
 
-def _called(
-    seat: Seat, size: int, call: int, step: Callable[[], None]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the output of one call, how far off a value may be, and the exact sum."""
-    job = seat.job
-    dtype = seat.data.numbers.dtype
+def _called(seat: Seat, size: int, call: int, step: Callable[[], None]) -> tuple[torch.Tensor, int]:
+    """Return the output of one call, and how many of its values are off."""
+    collective, ranks = seat.job.collective, seat.job.ranks
     elements = size // seat.data.numbers.element_size()
-    exact = torch.zeros(elements, dtype=torch.float64, device=seat.device)
-    absolute = torch.zeros_like(exact)
-    own = torch.empty(elements, dtype=dtype, device=seat.device)
-    for rank in range(job.ranks):
-        generator = torch.Generator(seat.device)
-        generator.manual_seed(_SEED + (size * 1_000_003 + call) * job.ranks + rank)
-        drawn = torch.randn(elements, generator=generator, device=seat.device).to(dtype)
-        exact += drawn.double()
-        absolute += drawn.double().abs()
-        if rank == seat.rank:
-            own = drawn
-    output = torch.full_like(own, math.nan)
+    held = collective.input_elements(elements, ranks)
+    drawn = (
+        _drawn(seat, held, _SEED + (size * 1_000_003 + call) * ranks + r) for r in range(ranks)
+    )
+    compare, own = (
+        _moved(seat, elements, drawn) if collective.redop == "none" else _summed(seat, drawn)
+    )
+    output = own.new_full((collective.output_elements(elements, ranks),), math.nan)
     step()
     seat.run(output, own)
     step()
-    unit = _HALF_UNITS[job.dtype]
-    return output, job.ranks * (unit * absolute + unit * _LEAST[job.dtype]), exact
+    return output, int(compare(output).item())
+
+
+def _drawn(seat: Seat, elements: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator(seat.device)
+    generator.manual_seed(seed)
+    drawn = torch.randn(elements, generator=generator, device=seat.device)
+    return drawn.to(seat.data.numbers.dtype)
+
+
+def _moved(
+    seat: Seat, elements: int, drawn: Iterable[torch.Tensor]
+) -> tuple[_Compare, torch.Tensor]:
+    """Return how to count other bits than those that were sent, and what this rank sends."""
+    every = torch.stack([*drawn])
+    right = seat.job.collective.expected(every, seat.rank, elements)
+
+    def compare(output: torch.Tensor) -> torch.Tensor:
+        parts = zip(output.view(len(right), -1), right, strict=True)
+        return torch.stack([mismatches(part, expected) for part, expected in parts]).sum()
+
+    return compare, every[seat.rank]
+
+
+def _summed(seat: Seat, drawn: Iterable[torch.Tensor]) -> tuple[_Compare, torch.Tensor]:
+    """Return how to count values further from the exact sum than rounding explains, and the own."""
+    exact = absolute = torch.zeros((), dtype=torch.float64, device=seat.device)
+    own = exact
+    for rank, each in enumerate(drawn):
+        exact, absolute = exact + each.double(), absolute + each.double().abs()
+        own = each if rank == seat.rank else own
+    unit, least = _HALF_UNITS[seat.job.dtype], _LEAST[seat.job.dtype]
+
+    def compare(output: torch.Tensor) -> torch.Tensor:
+        first = seat.rank * len(output) if len(output) < len(exact) else 0
+        place = slice(first, first + len(output))
+        allowed = seat.job.ranks * unit * (absolute[place] + least)
+        away = (output.double() - exact[place]).abs()
+        return (~(away <= allowed)).sum()  # NaN is no <=
+
+    return compare, own
 
 
 def digest(output: torch.Tensor) -> tuple[int, int]:

@@ -51,7 +51,7 @@ def _plain_results(table: Table, rows: Sequence[Row]) -> Iterator[dict[str, obje
         point = next(iter(pair.values())).point
         yield {
             "size": point.size_bytes,
-            "count": point.elements,
+            "count": table.count(point),
             "type": TYPE_NAMES[table.spec.dtype],
             "redop": table.collective.redop,
             "root": -1,

@@ -5,11 +5,11 @@ Between the two reads stand the calls and nothing else; the caller divides by th
 HostClock (CPU processes): the host's performance counter around the calls.
 
 DeviceClock (CUDA): two events around the calls on the current stream, behind an all-reduce of one
-element, in a communicator of its own, which no rank passes before all have come. Where the launch
-is to be hidden, a spin of about a millisecond stands before it, in which the host enqueues all the
-rest: the time is the device's. A call whose spin was over before all of it was enqueued is
-`exposed`. Without a hidden launch the host enqueues while the device works, as an engine does.
-Events have steps of about 0.5 us.
+element, which no rank passes before all have come. Where the launch is to be hidden, a spin of
+about a millisecond stands before it, in which the host enqueues all the rest: the time is the
+device's. A call whose spin was over before all of it was enqueued is `exposed`. Without a hidden
+launch the host enqueues while the device works, as an engine does. Events have steps of about
+0.5 us.
 """
 
 import time
@@ -52,12 +52,15 @@ class HostClock:
 
 
 class DeviceClock:
-    """Time on `device`, for calls that only enqueue; all ranks make one at once."""
+    """Time on `device`, for calls that only enqueue; all ranks make one at once.
 
-    def __init__(self, device: torch.device) -> None:
+    apart: the start line has a communicator of its own, for NCCL_GRAPH_MIXING_SUPPORT=0, which
+    forbids eager calls beside a graph on one. Otherwise there is no second one to be in the way.
+    """
+
+    def __init__(self, device: torch.device, *, apart: bool) -> None:
         self._line = torch.zeros(1, device=device)
-        # NCCL_GRAPH_MIXING_SUPPORT=0 forbids eager calls beside a graph on one communicator.
-        self._group = dist.new_group()
+        self._group = dist.new_group() if apart else None
         self._held, self._start, self._end = (
             torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch.cuda
             for _ in range(3)

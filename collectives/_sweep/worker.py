@@ -6,6 +6,7 @@ compared afterwards. Only the calls between barrier and end are timed.
 `progress[rank]` goes up before and after each sample: who lags can be told from outside.
 """
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -53,8 +54,8 @@ class Counters(Protocol):
 def main(job: Job, rank: int, *, folder: Path, pipe: Connection, progress: Counters) -> None:
     """Run rank `rank` of `job` and say over `pipe` what came of it; ends the process."""
     _die_with_parent()
-    _redirect(folder / f"rank-{rank}.log")
     try:
+        _redirect(folder / f"rank-{rank}.log")
         in_effect.prepare(job, rank, folder)
         store = _meet(job, folder)
         device = _join(job, rank, store)
@@ -66,7 +67,8 @@ def main(job: Job, rank: int, *, folder: Path, pipe: Connection, progress: Count
         pipe.send(Done(rank))
     except BaseException as error:
         text = redacted_words(f"{type(error).__name__}: {error}")[:_LONGEST_TEXT]
-        pipe.send(Raised(rank=rank, at_s=time.monotonic(), text=text))
+        with contextlib.suppress(OSError):  # where the sweep is gone nobody listens
+            pipe.send(Raised(rank=rank, at_s=time.monotonic(), text=text))
         # A group that lost a member may wait for it for ever when it is taken down.
         os._exit(1)
     dist.destroy_process_group()
@@ -167,7 +169,10 @@ class _Rank:
             if job.backend.on_device:
                 self._probe_all("graph")
             return
-        clock: Clock = DeviceClock(self.seat.device) if job.backend.on_device else HostClock()
+        clock: Clock = HostClock()
+        if job.backend.on_device:
+            apart = ("graph-mixing", "0") in job.combination.launch
+            clock = DeviceClock(self.seat.device, apart=apart)
         for at, task in enumerate(job.tasks):
             for timing in task.timings:
                 self.pipe.send(self.timed(clock, at, task.point, timing))
@@ -181,11 +186,7 @@ class _Rank:
         """Check each point, eagerly and then captured: a capture that fails ends the process."""
         for at, task in enumerate(self.seat.job.tasks):
             slots = Slots(self.seat, task.point, 1)
-            to_run: Sequence[calls.Call] = slots.calls
-            if launch == "graph":
-                slots.fill(0)
-                slots.calls[0]()
-                to_run = [calls.captured(slots.calls)]
+            to_run = self._launched(slots, launch)[0]
             wrong = 0
             for sample in range(2):
                 slots.fill(sample)
@@ -197,31 +198,40 @@ class _Rank:
                 wrong += 0 if found is None else int(found.item())
             self.pipe.send(Checked(rank=self.seat.rank, task=at, launch=launch, wrong=wrong))
 
+    def _launched(self, slots: Slots, launch: Launch) -> Sequence[Sequence[calls.Call]]:
+        """Return the calls of each sample of a volley; a graph is captured, and is one call."""
+        if launch == "eager":
+            return slots.calls
+        slots.fill(0)
+        slots.calls[0][0]()
+        return [[calls.captured(slots.calls[0])]]
+
     def timed(self, clock: Clock, at: int, point: Point, timing: Timing) -> Timed:
-        """Check and time all samples of one time of a point."""
-        job, slots = self.seat.job, Slots(self.seat, point, timing.depth)
-        to_run: Sequence[calls.Call] = slots.calls
-        if timing.launch == "graph":
-            slots.fill(0)
-            slots.calls[0]()
-            to_run = [calls.captured(slots.calls)]
+        """Check and time all samples of one time of a point, volley by volley."""
+        job = self.seat.job
+        total = job.samples(timing, point)
+        volley = total if timing.launch == "eager" else 1
+        slots = Slots(self.seat, point, timing.depth, samples=volley)
+        to_run = self._launched(slots, timing.launch)
         hidden = timing.depth == 1 or timing.launch == "graph"
         seconds: list[float] = []
         wrong = torch.zeros((), dtype=torch.int64, device=self.seat.device)
         exposed, spent_s = 0, 0.0
         gc.disable()  # a collection inside a sample would be measured
-        for sample in range(job.samples(timing)):
-            slots.fill(sample)
-            self.step()
-            began = time.perf_counter()
-            taken = clock.time(to_run, hidden=hidden)
-            spent_s += time.perf_counter() - began
-            self.step()
-            found = slots.wrong(sample)
+        for first in range(0, total, slots.volley):
+            several = min(slots.volley, total - first)
+            slots.fill(first)
+            for place in range(several):
+                self.step()
+                began = time.perf_counter()
+                taken = clock.time(to_run[place], hidden=hidden)
+                spent_s += time.perf_counter() - began
+                self.step()
+                if first + place >= job.warmup:
+                    seconds.append(taken.seconds / timing.depth)
+                    exposed += taken.exposed
+            found = slots.wrong(first, several)
             wrong += 0 if found is None else found
-            if sample >= job.warmup:
-                seconds.append(taken.seconds / timing.depth)
-                exposed += taken.exposed
         gc.enable()
         return Timed(
             rank=self.seat.rank,

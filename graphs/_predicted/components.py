@@ -31,6 +31,7 @@ _COLLECTIVES: Mapping[str, str] = {
     "logits_all_gather": "all_gather",
 }
 _PREFERRED = "nccl"
+_TWO_BYTES = ("bfloat16", "float16", "half")
 _SHARED = ("shared_expert_gate_up", "shared_expert_down")
 _ROUTED = ("experts_gate_up", "experts_down")
 
@@ -178,7 +179,7 @@ def _wanted(op: Op, asked: Pass, points: Sequence[Point]) -> Iterator[tuple[_Wan
 def _collective(op: Op, asked: Pass) -> _Wanted:
     return _Wanted(
         part=_COLLECTIVES[op.part],
-        fixed={},
+        fixed={"dtype": _TWO_BYTES, "in_place": (False,)},
         needed=("bytes",),
         axis="bytes",
         at=op.message_bytes or 0,

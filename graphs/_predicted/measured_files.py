@@ -16,10 +16,11 @@ from verifyscope import cli, environment, hardware, records
 from verifyscope.errors import UsageError
 from verifyscope.hardware import Gpu
 from verifyscope.parts import class_of
+from verifyscope.predictions import WHOLE
+from verifyscope.privacy import redacted
 from verifyscope.records import Environment, Measurement, Record
 
 _RECORDS = b'{"type":"'
-_WHOLE = "forward"
 _NAMES_A_PASS = ("model", "tp", "rows", "context")
 
 
@@ -45,15 +46,15 @@ def read(paths: Sequence[Path], *, gpu: Gpu) -> Measured:
                 f"--measured {path} holds no time that counts for {gpu.name}; give records, a "
                 f"sweep or tables of that GPU"
             )
-        mine = [one for one in usable if is_pass(one)]
-        passes += mine
-        found += points.measured((one for one in usable if one not in mine), path.name)
+        passes += [one for one in usable if is_pass(one)]
+        others = (one for one in usable if not is_pass(one))
+        found += points.measured(others, redacted(path.name))
     return Measured(tuple(found), tuple(passes))
 
 
 def is_pass(one: Measurement) -> bool:
     """Say whether a record is the time of a whole pass of a model's layers."""
-    return one.part == _WHOLE and all(name in one.dims for name in _NAMES_A_PASS)
+    return one.part == WHOLE and all(name in one.dims for name in _NAMES_A_PASS)
 
 
 def _records(path: Path) -> Iterator[Record]:
@@ -111,7 +112,8 @@ def _why_not(one: Measurement, gpu: Gpu, where: Environment | None) -> str | Non
     told = one.dims.get("gpu")
     if told is not None and told != gpu.name:
         return f"of {told}"
-    if one.kind == "baseline-different-work":
+    # Times of experts that include their choice do more work and not less: they stay.
+    if one.kind == "baseline-different-work" and one.part != "routed_experts":
         return "of different work"
     return _why_warm(one, gpu)
 

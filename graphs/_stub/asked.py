@@ -145,7 +145,15 @@ def cut(model: Model, layers: int | None) -> Model:
         return model
     if not 1 <= layers <= model.layers:
         raise UsageError(f"--layers {layers}, but {model.name} has {model.layers}; give 1 to that")
-    return replace(model, layers=layers, dense_layers=min(model.dense_layers, layers))
+    if layers == model.layers:
+        return model
+    # Another name, so that nobody takes the times of a part of a model for those of the whole.
+    return replace(
+        model,
+        name=f"{model.name}-first-{layers}",
+        layers=layers,
+        dense_layers=min(model.dense_layers, layers),
+    )
 
 
 def reduces(text: str) -> list[Reduce]:
@@ -199,6 +207,11 @@ def modes(text: str) -> tuple[PassMode, ...]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     given = [choose("--modes", word, list(PASS_MODES)) for word in words]
     return tuple(mode for mode in PASS_MODES if mode in given or mode == "eager")
+
+
+def tree_for(rows: int) -> str:
+    """Return how EAGLE drafts so many tokens: a chain of few, wider trees of more."""
+    return "chain" if rows < 4 else "eagle4" if rows < 12 else "eagle8"
 
 
 def require_rows(rows: Sequence[int]) -> None:

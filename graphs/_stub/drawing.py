@@ -9,7 +9,7 @@ from graphs._stub import linear
 from graphs._stub.asked import Case
 from graphs._stub.cache import Drafts, Metadata, Pages
 from graphs._stub.chosen import Choice
-from graphs._stub.step import Bound, Flow, How, bind, follows
+from graphs._stub.step import Bound, Flow, How, follows
 from kernels import Case as KernelCase
 from kernels import Inputs
 from kernels.layer._rope_tables import cos_sin_table
@@ -21,7 +21,8 @@ class Drawing:
     """A case on its device, as one of `ranks` processes.
 
     how, shared: for each step that is prepared, what `follows` has found, and the tensors that
-    stand for what flows in: all layers have the same, so that memory is used again.
+    stand for what flows in: all layers have the same, so that memory is used again. attentions:
+    what attends, of each distinct layer.
     """
 
     case: Case
@@ -34,6 +35,7 @@ class Drawing:
     cos_sin: torch.Tensor
     how: dict[str, How] = field(default_factory=dict)
     shared: dict[str, Mapping[str, torch.Tensor]] = field(default_factory=dict)
+    attentions: list[Bound] = field(default_factory=list)
 
     @property
     def model(self) -> Model:
@@ -97,7 +99,10 @@ class Layer:
         if name not in drawing.how:
             drawing.how[name] = follows(implementation, inputs, like)
             drawing.shared[name] = dict(like)
-        return bind(implementation, inputs, drawing.shared[name], drawing.how[name])
+        found = Bound(implementation, inputs, drawing.shared[name], drawing.how[name])
+        if kind == "attention":
+            drawing.attentions.append(found)
+        return found
 
     def norm(
         self, name: str, like: torch.Tensor, *, heads: int = 1, residual: torch.Tensor | None = None

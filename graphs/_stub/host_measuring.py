@@ -4,20 +4,20 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from graphs import ablation, stub
+from graphs import ablation, class_times, stub
 from graphs._stub import memory
 from graphs._stub.asked import Job
-from graphs._stub.messages import Ablated, Built, Passed
+from graphs._stub.messages import Ablated, Built, Passed, Profiled
 from graphs._stub.ranks import Ranks
 from graphs._stub.timing import HostPass, InContext
 from graphs.stub import Stub
-
 from verifyscope.alternate import Alternation, StopRule, alternate
 from verifyscope.records import Value
 from verifyscope.stats import summarise
 
 _CONTEXT = "in context"
 _FEWEST_ROUNDS = 5
+_PROFILED = 5
 
 
 def measure(
@@ -43,11 +43,10 @@ def measure(
     _passes(job, whole, ranks, send)
     if job.ablate:
         _take_apart(job, built, ranks, send, beat)
+        send(_profiled(built))
 
 
-def _passes(
-    job: Job, whole: HostPass, ranks: Ranks, send: Callable[[object], None]
-) -> None:
+def _passes(job: Job, whole: HostPass, ranks: Ranks, send: Callable[[object], None]) -> None:
     rule = StopRule(time_cap_s=job.time_cap_s, min_rounds=_FEWEST_ROUNDS)
     rounds = alternate({ablation.WHOLE: whole}, rule=rule, now=ranks.now)
     medians = ranks.gathered([summarise(whole.own).median])
@@ -91,6 +90,14 @@ def _take_apart(
             reduce_by_rank_s=_reduces(by_part, ranks),
         )
     )
+
+
+def _profiled(built: Stub) -> Profiled:
+    """Let torch's profiler time the steps of some passes; every rank runs them."""
+    run = class_times.spanned(built.steps, built.flow)
+    trace = class_times.record(run, passes=_PROFILED, synchronize=lambda: None)
+    found = class_times.seen(trace, built.steps)
+    return Profiled(mode="eager", by=found.by, by_class_s=found.by_class_s, passes=found.passes)
 
 
 def _reduces(by_part: Mapping[str, list[float]], ranks: Ranks) -> tuple[float, ...]:

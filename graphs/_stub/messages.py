@@ -45,7 +45,10 @@ class Passed:
     alone_s: Summary | None = None
     launches: int | None = None
     by_rank_s: tuple[float, ...] = ()
+    proof: str | None = None
     facts: Mapping[str, Value] = field(default_factory=dict)
+    conditions: Mapping[str, Value] = field(default_factory=dict)
+    throttled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,32 +64,40 @@ class Ablated:
     samples: Mapping[str, tuple[float, ...]]
     facts: Mapping[str, Value]
     reduce_by_rank_s: tuple[float, ...] = ()
+    conditions: Mapping[str, Value] = field(default_factory=dict)
+    throttled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:
-    """What a profiler saw of a mode: seconds a pass by class, and between kernels nothing.
+    """What a profiler saw of a mode: seconds a pass by class, and those without a kernel.
 
-    kernels: how many a pass has, by class; None of a CPU, where spans of steps stand for them.
+    by: what the times are of, kernels or spans of steps (of a CPU, which has no kernels).
+    kernels: how many a pass has, by class. unknown: kernels of no known class.
     """
 
     mode: PassMode
+    by: str
     by_class_s: Mapping[str, float]
-    kernels: Mapping[str, int] | None
-    busy_s: float | None
-    idle_s: float | None
     passes: int
+    kernels: Mapping[str, int] | None = None
+    busy_s: float | None = None
+    idle_s: float | None = None
     unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graphed:
-    """A mode was captured: its nodes by kind and kernel, and what that cost once, in seconds."""
+    """A mode was captured: its nodes by kind and kernel, and what that cost once, in seconds.
+
+    copies: of results of steps between graphs, a pass. not_opened: why the nodes are not known.
+    """
 
     mode: PassMode
     graphs: int
     kinds: Mapping[str, int]
     kernels: Mapping[str, int]
+    copies: int
     instantiate_s: float
     upload_s: float | None
     first_launch_s: float
@@ -94,8 +105,15 @@ class Graphed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What attention plans on the host for each step, once for all layers: seconds."""
+
+    summary: Summary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """A replay after the inputs had changed in this, held to an eager pass; `problem`: the error."""
+    """A replay held to an eager pass, after the step had changed in this ("": the same step)."""
 
     mode: PassMode
     changed: str
@@ -157,7 +175,7 @@ class Failed:
     reason: str
 
 
-Result = Built | Passed | Ablated | Profiled | Graphed | Replayed
+Result = Built | Passed | Ablated | Profiled | Graphed | Planned | Replayed
 Ending = Broke | Refused | OutOfMemory
 
 

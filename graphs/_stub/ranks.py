@@ -11,8 +11,6 @@ from typing import Protocol
 
 import torch
 
-from graphs._stub.asked import DeviceName
-
 
 class Ranks(Protocol):
     """`count` processes, of which this is `rank`."""
@@ -95,20 +93,17 @@ class Group:
         return all(row[0] > 0 for row in self.gathered([float(fine)]))
 
 
-def join(
-    rank: int, count: int, *, device: DeviceName, store: Path, timeout_s: float
-) -> tuple[Ranks, torch.device]:
-    """Join the group of `count` processes over a fresh file; return it and this rank's device."""
+def join(rank: int, count: int, *, device: torch.device, store: Path, timeout_s: float) -> Ranks:
+    """Join the group of `count` processes over a fresh file: NCCL of GPUs, gloo of a CPU."""
     import torch.distributed as dist
 
-    place = torch.device("cuda", rank) if device == "cuda" else torch.device("cpu")
     dist.init_process_group(
-        "nccl" if device == "cuda" else "gloo",
+        "nccl" if device.type == "cuda" else "gloo",
         store=dist.FileStore(str(store), count),  # type: ignore[attr-defined]  # not in __all__
         rank=rank,
         world_size=count,
         # Who holds the ranks ends them first, and knows which one is to blame.
         timeout=datetime.timedelta(seconds=timeout_s + 60),
-        device_id=place if device == "cuda" else None,
+        device_id=device if device.type == "cuda" else None,
     )
-    return Group(rank=rank, count=count), place
+    return Group(rank=rank, count=count)

@@ -1,7 +1,8 @@
 """A model small enough for a CPU, with every op, format and kind of layer of the large one.
 
 Three layers, of which one dense where the large one has dense layers; sizes that all formats can
-hold: multiples of 128 for blocks of fp8. What a rank of it takes says nothing about the large one.
+hold: multiples of 128 for blocks of fp8. What a rank of it takes says nothing about the large one,
+and its name says that it is not that.
 """
 
 from dataclasses import replace
@@ -24,6 +25,7 @@ def shrunken(model: Model, *, layers: int | None = None) -> Model:
     dense = count if model.moe is None else min(model.dense_layers, 1, count - 1)
     return replace(
         model,
+        name=f"{model.name}-shrunk",
         hidden=HIDDEN,
         layers=count,
         dense_layers=dense,

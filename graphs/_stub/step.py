@@ -9,7 +9,8 @@ before a call they are made to lie on what flows in (`Tensor.set_`, which moves 
 one that has looked at their memory while it was prepared, the values are copied: `how` says which.
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,34 +42,41 @@ class Step:
     in_place: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """A prepared implementation with the names of its inputs that flow."""
+    """A prepared implementation; `live` are the tensors of its inputs that flow.
 
-    implementation: Implementation
-    prepared: Prepared
-    live: Mapping[str, torch.Tensor]
-    how: How
+    `renewed` prepares it anew for a block, as for another step of serving.
+    """
+
+    def __init__(
+        self,
+        implementation: Implementation,
+        inputs: Inputs,
+        live: Mapping[str, torch.Tensor],
+        how: How,
+    ) -> None:
+        self.implementation, self.live, self.how = implementation, live, how
+        self._inputs: Inputs = {**inputs, **live}
+        self.prepared: Prepared = implementation.prepare(self._inputs)
 
     def __call__(self, given: Mapping[str, torch.Tensor]) -> Outputs:
         """Compute on `given`, one tensor for each name of `live`."""
         for name, own in self.live.items():
-            tensor = given[name]
-            if tensor is own:
-                continue
             if self.how == "in place":
-                own.set_(tensor)  # type: ignore[call-overload]  # torch's stub wants a storage
+                own.set_(given[name])  # type: ignore[call-overload]  # torch's stub wants a storage
             else:
-                own.copy_(tensor)
+                own.copy_(given[name])
         return self.prepared.call()
 
-
-def bind(
-    implementation: Implementation, inputs: Inputs, live: Mapping[str, torch.Tensor], how: How
-) -> Bound:
-    """Prepare `implementation` on `inputs` and on `live`, the tensors of those that flow."""
-    prepared = implementation.prepare({**inputs, **live})
-    return Bound(implementation=implementation, prepared=prepared, live=live, how=how)
+    @contextlib.contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Within the block it is another one, planned for the lengths that now stand there."""
+        before = self.prepared
+        self.prepared = self.implementation.prepare(self._inputs)
+        try:
+            yield
+        finally:
+            self.prepared = before
 
 
 def follows(
@@ -81,10 +89,11 @@ def follows(
     """
     others = {name: _other(tensor) for name, tensor in live.items()}
     want = _kept(implementation.prepare({**inputs, **others}).outputs())
-    for how in ("in place", "copied"):
+    ways: tuple[How, ...] = ("in place", "copied")
+    for how in ways:
         # Copies of its own, because set_ would leave the tensors of the caller elsewhere.
         own = {name: _copy(tensor) for name, tensor in live.items()}
-        bound = bind(implementation, inputs, own, how)
+        bound = Bound(implementation, inputs, own, how)
         bound.prepared.call()
         got = bound.prepared.convert(bound(others))
         if all(one.passed for one in compare(got, want, tolerance=implementation.op.tolerance)):

@@ -1,4 +1,4 @@
-"""How passes are timed: on a CPU by the host's clock, and each step where it stands.
+"""How passes are timed: by the host's clock on a CPU, where each step stands, or by a GPU's events.
 
 Every rank begins when all have come; a sample is the slowest rank's. What a timer does before the
 clock starts is not timed: tensors that passes change in place are put back.
@@ -8,10 +8,13 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from graphs._stub.ranks import Ranks
 from graphs._stub.step import Flow, Step
 from graphs.stub import Pass
+from kernels._timing import Stopwatch
+from verifyscope.stats import Summary, summarise
 
 
 class RankLost(BaseException):
@@ -82,3 +85,65 @@ def _sample(
             gc.enable()
     beat()
     return ranks.slowest(own[-1])
+
+
+class Runnable(Protocol):
+    """A pass, eager or captured."""
+
+    def run(self) -> object:
+        """Launch it."""
+
+    def restore(self) -> None:
+        """Put back what passes before have changed in place."""
+
+
+@dataclass(slots=True)
+class DevicePass:
+    """Device time of a pass right behind another one: the launch is hidden where it can be.
+
+    An eager pass whose launches are slower than its kernels takes the host's time.
+    """
+
+    passed: Runnable
+    stopwatch: Stopwatch
+    ranks: Ranks
+    beat: Callable[[], None]
+    own: list[float] = field(default_factory=list)
+
+    def sample(self) -> float:
+        """Time one pass."""
+        try:
+            self.passed.restore()
+            self.ranks.meet()
+            self.own.append(self.stopwatch.seconds(self.passed.run, before=self.passed.run))
+        except Exception as error:
+            if self.ranks.count > 1:
+                raise RankLost from error
+            raise
+        self.beat()
+        return self.ranks.slowest(self.own[-1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """The host's seconds to launch a pass on an idle device, and until the device was done."""
+
+    host_s: Summary
+    alone_s: Summary
+
+
+def launched(
+    passed: Runnable, *, rounds: int, ranks: Ranks, synchronize: Callable[[], None]
+) -> Launched:
+    """Launch a pass some times, each on an idle device, by the host's clock."""
+    host, alone = [], []
+    for _ in range(rounds):
+        passed.restore()
+        synchronize()
+        ranks.meet()
+        start = time.perf_counter()
+        passed.run()
+        host.append(time.perf_counter() - start)
+        synchronize()
+        alone.append(time.perf_counter() - start)
+    return Launched(host_s=summarise(host), alone_s=summarise(alone))

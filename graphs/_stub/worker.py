@@ -12,9 +12,10 @@ from typing import Protocol
 
 import torch
 
-from graphs._stub import host_measuring
+from graphs._stub import device_measuring, host_measuring
 from graphs._stub.asked import Job
-from graphs._stub.messages import Broke, Done, OutOfMemory, Raised, Refused
+from graphs._stub.device_measuring import ModeBroke
+from graphs._stub.messages import Done, OutOfMemory, Raised, Refused
 from graphs._stub.ranks import Alone, Ranks, join
 from graphs._stub.timing import RankLost
 from verifyscope.errors import UsageError, reason_of
@@ -28,14 +29,6 @@ class Beats(Protocol):
     def __setitem__(self, rank: int, value: int) -> None: ...
 
     def __getitem__(self, rank: int) -> int: ...
-
-
-class CaptureBroke(Exception):
-    """A capture failed: what broke it. These processes are over."""
-
-    def __init__(self, broke: Broke) -> None:
-        super().__init__(broke.reason)
-        self.broke = broke
 
 
 def main(job: Job, rank: int, *, folder: Path, pipe: Connection, beats: Beats) -> None:
@@ -55,15 +48,29 @@ def _measure(
     job: Job, rank: int, store: Path, send: Callable[[object], None], beat: Callable[[], None]
 ) -> None:
     torch.set_num_threads(1)
+    device = torch.device(job.device, rank) if job.device == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        _require_nccl(job)
+        torch.cuda.set_device(device)
     ranks: Ranks = Alone()
-    device = torch.device(job.device)
     if job.joined:
-        ranks, device = join(
-            rank, job.ranks, device=job.device, store=store, timeout_s=job.timeout_s
-        )
+        ranks = join(rank, job.ranks, device=device, store=store, timeout_s=job.timeout_s)
     beat()
     with torch.inference_mode():
-        host_measuring.measure(job, ranks, device=device, send=send, beat=beat)
+        if device.type == "cuda":
+            gpu = device_measuring.CudaDevice()
+            device_measuring.measure(job, ranks, device=gpu, send=send, beat=beat)
+        else:
+            host_measuring.measure(job, ranks, device=device, send=send, beat=beat)
+
+
+def _require_nccl(job: Job) -> None:
+    """Raise `UsageError` for collectives that this torch has no NCCL for."""
+    if job.joined and not torch.distributed.is_nccl_available():
+        raise UsageError(
+            f"--all-reduce {job.case.reduce} needs NCCL, and torch {torch.__version__} is built "
+            f"without; give --all-reduce none or delay:33us"
+        )
 
 
 def _sender(pipe: Connection, rank: int) -> Callable[[object], None]:
@@ -78,7 +85,7 @@ def _beat(beats: Beats, rank: int) -> None:
 def _ending(error: BaseException, rank: int) -> object:
     if isinstance(error, RankLost) and error.__cause__ is not None:
         error = error.__cause__
-    if isinstance(error, CaptureBroke):
+    if isinstance(error, ModeBroke):
         return error.broke
     if isinstance(error, UsageError):
         return Refused(reason=str(error))

@@ -257,8 +257,8 @@ OP = Op(
     tolerance=Tolerance(
         row=6e-3,
         absolute={"lse": 1e-4},
-        why="weights and result are each rounded to bfloat16 once, 2**-9 of an element at most: "
-        "3.9e-3 together, as in tree_attention. The LSE is never rounded",
+        why="weights and result are each rounded to bfloat16 once, 2**-8 of an element at most and "
+        "1.7e-3 of a row: 3.3e-3 measured for both in tree_attention. The LSE is never rounded",
     ),
 )
 

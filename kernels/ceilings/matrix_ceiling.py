@@ -57,7 +57,7 @@ OP = Op(
     ),
     tolerance=Tolerance(
         row=1e-2,
-        why="c is rounded once to at least 8 bits, which moves a row by 2**-9 at most; the rest is "
+        why="c is rounded once to at least 8 bits, which moves a row by 2**-8 at most; the rest is "
         "room for float16 and bfloat16 sums that a library may split",
     ),
 )

@@ -34,20 +34,21 @@ __device__ inline int all_tokens(const Place columns, const int first, const int
   return min(COLUMNS, tokens - first);
 }
 
-// Multiplies the warp's share of K, every WARPS-th step, and leaves the sums in its ring: those of
-// element i of column tile n and tile m at [(m COLUMN_TILES + n) 4 + i][lane].
+// Multiplies the warp's share of K, one step of as many as there are warps, and leaves the sums in
+// its ring: those of element i of column tile n and tile m at [(m COLUMN_TILES + n) 4 + i][lane].
 template <class Format, class Memory>
 __device__ inline void multiply_share(const Memory memory, const Tokens& tokens, const int count,
                                       const Matrix& of, const int first) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, ring = warp * RING_BYTES;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  const int ring = warp * RING_BYTES;
   int step = warp;
   Sums sums;
   sums.clear();
   walk<Format>(
-      memory, ring, steps_of<Format>(of, first, warp, WARPS), [](Steps&) {},
+      memory, ring, steps_of<Format>(of, first, warp, warps), [](Steps&) {},
       [&](const int stage) {
         Format::add(sums, memory, stage, tokens, step, count, of.columns);
-        step += WARPS;
+        step += warps;
       });
   const auto mine = SHARED_AS(float, memory + ring);
 #pragma unroll
@@ -61,8 +62,7 @@ __device__ inline void multiply_share(const Memory memory, const Tokens& tokens,
 template <class Memory>
 __device__ inline float sum_of_shares(const Memory memory, const int at) {
   float sum = 0.f;
-#pragma unroll
-  for (int w = 0; w < WARPS; w++) sum += SHARED_AS(float, memory + w * RING_BYTES)[at];
+  for (int w = 0; w < blockDim.x / 32; w++) sum += SHARED_AS(float, memory + w * RING_BYTES)[at];
   return sum;
 }
 

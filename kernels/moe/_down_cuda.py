@@ -14,11 +14,11 @@ from kernels.moe._columns_cuda import COLUMNS
 _DOWN_DIRECT = r"""
 // What a warp knows of a range of steps: the slots of its columns, and which part of K it is.
 constexpr int HEADER = COLUMNS + 4, HEADER_BYTES = 4 * HEADER;
-constexpr int PARTS = 1 << PART_BITS;
 static_assert(STAGES * HEADER >= 32, "no room for a warp's choices");
 constexpr int WIDTH = 16 * TILES;  // columns of y
+constexpr int PARTS = 1 << PART_BITS;
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) down_direct(
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS) down_direct(
     const ELEMENT* act, const void* weights, const void* scales, const int* ids,
     const float* choice_weights, const int* leaders, const int* members, ELEMENT* y,
 #if SHARED
@@ -27,21 +27,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) down_direct(
     const int tokens, const int top_k, const int experts, const int hidden, const int inner,
     const unsigned weight_bytes, const unsigned scale_bytes) {
   DYNAMIC_SHARED(unsigned char, memory);
-  constexpr int OUT_AT = WARPS * (RING_BYTES + STAGES * HEADER_BYTES);
+  const int warps = blockDim.x / 32;
+  const int headers_at = warps * RING_BYTES, out_at = headers_at + warps * STAGES * HEADER_BYTES;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, slots = tokens * top_k;
   const int g = lane / 4, p = lane % 4, first = blockIdx.x * WIDTH;
   const int steps = steps_of<ROUTED>(inner);
-  const auto headers = SHARED_AS(int, memory + WARPS * RING_BYTES) + warp * STAGES * HEADER;
-  const auto out = SHARED_AS(float, memory + OUT_AT);  // [slots, PARTS, WIDTH]
+  const auto headers = SHARED_AS(int, memory + headers_at) + warp * STAGES * HEADER;
+  const auto out = SHARED_AS(float, memory + out_at);  // [slots, PARTS, WIDTH]
   // What choice a choice finds its product under; each warp's 32 where its headers were.
   const auto stands_for = [&](const int slot) {
-    return SHARED_AS(int, memory + WARPS * RING_BYTES) + slot / 32 * STAGES * HEADER + slot % 32;
+    return SHARED_AS(int, memory + headers_at) + slot / 32 * STAGES * HEADER + slot % 32;
   };
 
   // The warp's share l is a part of a choice, all parts of one side by side; lane l knows which
   // expert it is of.
-  const int share = warp + lane * WARPS;
-  const int leader = share < slots << PART_BITS ? __ldg(leaders + (share >> PART_BITS)) : -1;
+  const int share = warp + lane * warps;
+  const int leader = share < slots * PARTS ? __ldg(leaders + share / PARTS) : -1;
   unsigned left = __ballot_sync(~0u, leader >= 0);
   int found = 0, used = 0, step = steps, part = 0;
   Sums sums;
@@ -52,18 +53,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) down_direct(
   const auto next = [&](Steps& from) {
     if (!left) return;
     const int l = __ffs(left) - 1, expert = __shfl_sync(~0u, leader, l);
-    const int mine = warp + l * WARPS;
+    const int mine = warp + l * warps;
     left &= left - 1;
     const auto header = headers + found * HEADER;
     found = found + 1 == STAGES ? 0 : found + 1;
     if (lane < COLUMNS / 4)
       __pipeline_memcpy_async(header + 4 * lane,
-                              members + (mine >> PART_BITS) * COLUMNS + 4 * lane, 16);
-    if (PARTS > 1 && lane == 0) header[COLUMNS] = mine % PARTS;
+                              members + unsigned(mine) / PARTS * COLUMNS + 4 * lane, 16);
+    if (PARTS > 1 && lane == 0) header[COLUMNS] = mine & (PARTS - 1);
     from.weights = expert_at(of_all.weights, expert, weight_bytes);
     from.scales = expert_at(of_all.scales, expert, scale_bytes);
-    from.next = mine % PARTS;
-    from.left = steps_left(steps, mine % PARTS, PARTS);
+    from.next = mine & (PARTS - 1);
+    from.left = unsigned(steps - from.next + PARTS - 1) / PARTS;
   };
   const auto use = [&](const int stage) {
     const auto header = headers + used * HEADER;
@@ -103,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) down_direct(
     stands_for(threadIdx.x)[0] = at;
   }
   __syncthreads();
-  for (int at = threadIdx.x; at < tokens * WIDTH; at += THREADS) {
+  for (int at = threadIdx.x; at < tokens * WIDTH; at += blockDim.x) {
     const int token = at / WIDTH, c = at % WIDTH;
     float sum = 0.f;
     for (int slot = token * top_k; slot < (token + 1) * top_k; slot++) {
@@ -111,8 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) down_direct(
       if (from < 0) continue;
       float one = 0.f;
 #pragma unroll
-      for (int part = 0; part < PARTS; part++)
-        one += out[(from * PARTS + part) * WIDTH + c];
+      for (int part = 0; part < PARTS; part++) one += out[(from * PARTS + part) * WIDTH + c];
       sum += choice_weights[slot] * one;
     }
 #if SHARED
@@ -134,8 +134,9 @@ __device__ inline void down_columns(const Memory memory, const Place columns, co
                                     const int hidden) {
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, p = threadIdx.x % 4;
   const int steps = steps_of<Format>(of.columns);
-  const int begin = (blockIdx.x * RUN * WARPS + warp) * WIDTH;
-  const int end = min(hidden, (blockIdx.x + 1) * RUN * WARPS * WIDTH);
+  const int all = blockDim.x / 32 * WIDTH;  // columns of all warps
+  const int begin = blockIdx.x * RUN * all + warp * WIDTH;
+  const int end = min(hidden, (blockIdx.x + 1) * RUN * all);
   const Tokens tokens = tokens_of<Format>(columns, act, of.columns, 1);
   int copied = begin, first = begin, step = 0;
   Sums sums;
@@ -145,7 +146,7 @@ __device__ inline void down_columns(const Memory memory, const Place columns, co
       [&](Steps& from) {
         if (copied >= end) return;
         from = steps_of<Format>(of, copied, 0, 1);
-        copied += WARPS * WIDTH;
+        copied += all;
       },
       [&](const int stage) {
         Format::add(sums, memory, stage, tokens, step, count, of.columns);
@@ -160,11 +161,11 @@ __device__ inline void down_columns(const Memory memory, const Place columns, co
                 sums.at[m][i / 4][i % 4];
         }
         sums.clear();
-        first += WARPS * WIDTH, step = 0;
+        first += all, step = 0;
       });
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) down_sorted(
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS) down_sorted(
     const ELEMENT* act, const void* weights, const void* scales, const int* sorted_slots,
     const int* block_experts, float* out,
 #if SHARED
@@ -175,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) down_sorted(
     const unsigned weight_bytes, const unsigned scale_bytes) {
   DYNAMIC_SHARED(unsigned char, memory);
   const auto columns =
-      SHARED_AS(int, memory + WARPS * RING_BYTES) + threadIdx.x / 32 * COLUMNS;
+      SHARED_AS(int, memory + blockDim.x / 32 * RING_BYTES) + threadIdx.x / 32 * COLUMNS;
   int block = blockIdx.y;
 #if SHARED
   if (block < shared_blocks) {

@@ -25,7 +25,7 @@ from kernels._mma_cuda import MMA
 
 _TILES = r"""
 #define ELEMENT __nv_bfloat16
-constexpr int THREADS = 32 * WARPS, COLUMNS = 8 * COLUMN_TILES;
+constexpr int COLUMNS = 8 * COLUMN_TILES;
 constexpr int STEP_BYTES = 64, TILE_BYTES = 16 * STEP_BYTES;
 constexpr int TILE_ROWS = PAIRED ? 8 : 16;  // from one tile to the next
 struct alignas(8) Two { unsigned at[2]; };

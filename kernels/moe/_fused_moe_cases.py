@@ -189,6 +189,8 @@ def gate_cases() -> tuple[Case, ...]:
         gate(4, "int4", shared=256),
         gate(64, "int4", hidden=512, intermediate=2048),
         gate(1, "bf16", experts=2, hidden=7168, intermediate=128),
+        # As many choices and columns as it takes for the largest tiles of CUDA C++.
+        *(gate(t, form, experts=2, hidden=4864) for form in formats for t in (8, 16)),
     )
 
 

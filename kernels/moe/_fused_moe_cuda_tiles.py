@@ -39,7 +39,10 @@ _FEW_A_BLOCK = 8  # tokens of an expert on average
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """Tokens and 16-row tiles of weights of a warp, stages of its ring, and blocks an SM."""
+    """Tokens and 16-row tiles of weights of a warp, stages of its ring, and blocks an SM.
+
+    warps: the most of a block.
+    """
 
     columns: int
     tiles: int
@@ -56,10 +59,6 @@ class Tile:
         """Return one of a single tile where so many blocks of this one would leave SMs idle."""
         return replace(self, tiles=1) if blocks < sms else self
 
-    def for_shares(self, shares: int) -> Tile:
-        """Return one with no more warps than there are shares of work."""
-        return replace(self, warps=_power_of_two(min(self.warps, shares)))
-
     def for_choices(self, choices: int) -> Tile:
         """Return one with a lane for each of these, in fewer blocks where it takes more warps."""
         tile = self
@@ -71,17 +70,18 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """One of the two products as it is compiled: which kernel, format, k in all, and tile.
+    """One of the two products: which kernel, format, k in all, tile, and warps of a block.
 
-    parts: of K, that different warps of the direct second product take.
+    part_bits: the direct second product leaves 2**part_bits parts of K to different warps.
     """
 
     kernel: str
     form: Name
     depth: int
     tile: Tile
+    warps: int
     shared: bool
-    parts: int = 1
+    part_bits: int = 0
 
     @property
     def whole_steps(self) -> bool:
@@ -100,9 +100,9 @@ class Product:
         """Return the shared memory of a block in a call of so many choices."""
         tile, columns = self.tile, 4 * self.tile.columns
         if self.kernel != "down_direct":
-            return tile.warps * (self.ring_bytes + columns)
-        headers = tile.stages * (columns + 16)
-        return tile.warps * (self.ring_bytes + headers) + 4 * choices * self.parts * tile.rows
+            return self.warps * (self.ring_bytes + columns)
+        headers, out = tile.stages * (columns + 16), 4 * (choices << self.part_bits) * tile.rows
+        return self.warps * (self.ring_bytes + headers) + out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,13 +121,11 @@ class Plan:
         return {
             "path": self.path,
             "tile": " and ".join(tiles),
-            "splits": f"{one.warps} and {self.down.parts}",
+            "splits": f"{self.gate_up.warps} and {1 << self.down.part_bits}",
         }
 
 
-def _tile(
-    columns: int, tiles: int, *, stages: int, blocks: int, warps: int = _MOST_WARPS
-) -> Tile:
+def _tile(columns: int, tiles: int, *, stages: int, blocks: int, warps: int = _MOST_WARPS) -> Tile:
     return Tile(columns=columns, tiles=tiles, stages=stages, blocks_per_sm=blocks, warps=warps)
 
 
@@ -167,12 +165,10 @@ def plan_for(shape: Shape, form: Name, path: Path, *, capability: int, sms: int)
 def _direct(shape: Shape, form: Name, *, capability: int, sms: int) -> Plan:
     tile = tile_for(shape.tokens, capability=capability)
     slices = shape.intermediate // (tile.rows // 2)
-    parts = _power_of_two(
-        min(_steps(form, shape.intermediate), max(1, tile.warps // shape.choices))
-    )
-    shares = max(shape.choices * parts, _steps("bf16", shape.shared))
-    # Each lane of a warp knows one share, and a thread one choice.
-    down = tile.for_grid(shape.hidden // tile.rows, sms=sms).for_shares(shares)
+    parts = min(_steps(form, shape.intermediate), max(1, tile.warps // shape.choices))
+    part_bits = parts.bit_length() - 1
+    shares = max(shape.choices << part_bits, _steps("bf16", shape.shared))
+    down = tile.for_grid(shape.hidden // tile.rows, sms=sms).for_choices(shape.choices)
     return Plan(
         path="direct",
         gate_up=_gate_up(shape, form, tile.for_grid(shape.choices * slices, sms=sms)),
@@ -180,9 +176,10 @@ def _direct(shape: Shape, form: Name, *, capability: int, sms: int) -> Plan:
             kernel="down_direct",
             form=form,
             depth=shape.intermediate,
-            tile=down.for_choices(shape.choices),
+            tile=down,
+            warps=_warps(down, shares),
             shared=shape.shared > 0,
-            parts=parts,
+            part_bits=part_bits,
         ),
     )
 
@@ -197,7 +194,8 @@ def _sorted(shape: Shape, form: Name, *, capability: int, sms: int) -> Plan:
             kernel="down_sorted",
             form=form,
             depth=shape.intermediate,
-            tile=tile.for_shares(shape.hidden // tile.rows),
+            tile=tile,
+            warps=_warps(tile, shape.hidden // tile.rows),
             shared=shape.shared > 0,
         ),
     )
@@ -209,7 +207,8 @@ def _gate_up(shape: Shape, form: Name, tile: Tile) -> Product:
         kernel="gate_up",
         form=form,
         depth=shape.hidden,
-        tile=tile.for_shares(_steps(deepest, shape.hidden)),
+        tile=tile,
+        warps=_warps(tile, _steps(deepest, shape.hidden)),
         shared=shape.shared > 0,
     )
 
@@ -218,6 +217,6 @@ def _steps(form: Name, depth: int) -> int:
     return -(-depth // STEPS[form])
 
 
-def _power_of_two(number: int) -> int:
-    """Return the largest that is no more than `number`, which is 1 at least."""
-    return 1 << (number.bit_length() - 1)
+def _warps(tile: Tile, shares: int) -> int:
+    """Return a power of two that is no more than there are shares of work, one at least."""
+    return min(tile.warps, 1 << (shares.bit_length() - 1))

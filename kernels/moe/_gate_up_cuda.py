@@ -22,7 +22,7 @@ __device__ inline void gate_up_rows(const Memory memory, const Place columns, co
   multiply_share<Format>(memory, tokens, count, of, first);
   __syncthreads();
   // A lane holds gate of two columns, and up of them 64 numbers further.
-  for (int at = threadIdx.x; at < TILES * COLUMN_TILES * 64; at += THREADS) {
+  for (int at = threadIdx.x; at < TILES * COLUMN_TILES * 64; at += blockDim.x) {
     const int tile = at / 64, m = tile / COLUMN_TILES, g = at % 32 / 4;
     const int column = tile % COLUMN_TILES * 8 + at % 4 * 2 + at % 64 / 32;
     if (column >= count) continue;
@@ -35,7 +35,7 @@ __device__ inline void gate_up_rows(const Memory memory, const Place columns, co
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(
+extern "C" __global__ void __launch_bounds__(MOST_THREADS, BLOCKS) gate_up(
     const ELEMENT* x, const void* weights, const void* scales, ELEMENT* act,
 #if SORTED
     const int* sorted_slots, const int* block_experts,
@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(
     const unsigned weight_bytes, const unsigned scale_bytes) {
   DYNAMIC_SHARED(unsigned char, memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, slots = tokens * top_k;
-  const auto columns = SHARED_AS(int, memory + WARPS * RING_BYTES) + warp * COLUMNS;
+  const auto columns = SHARED_AS(int, memory + blockDim.x / 32 * RING_BYTES) + warp * COLUMNS;
   const int first = blockIdx.x * 8 * TILES;
   int block = blockIdx.y;
 #if SHARED  // in front, for these take longest

@@ -43,7 +43,6 @@ _COMBINE_THREADS, _COMBINE_COLUMNS = 128, 4
 _LAUNCHES: Mapping[Path, int] = {"direct": 2, "sorted": 4}
 
 
-@cache
 def kernel_of(product: Product, path: Path) -> RawKernel:
     """Return the kernel of a product; it is compiled when it is called."""
     tile, gate_up = product.tile, product.kernel == "gate_up"
@@ -54,7 +53,7 @@ def kernel_of(product: Product, path: Path) -> RawKernel:
         "int4": f"Int4<{_word(not gate_up)}>",
     }
     constants = {
-        "WARPS": tile.warps,
+        "MOST_THREADS": WARP * tile.warps,
         "TILES": tile.tiles,
         "COLUMN_TILES": tile.columns // 8,
         "STAGES": tile.stages,
@@ -67,16 +66,18 @@ def kernel_of(product: Product, path: Path) -> RawKernel:
         "SHARED": int(product.shared),
         "SORTED": int(path == "sorted"),
         "MOST_SLOTS": _MOST_SLOTS,
-        "PART_BITS": product.parts.bit_length() - 1,
+        "PART_BITS": product.part_bits,
         "RUN": RUN,
     }
-    return RawKernel(product.kernel, _defined(constants) + _SOURCES[product.kernel])
+    return _kernel(product.kernel, _defined(constants) + _SOURCES[product.kernel])
 
 
-@cache
 def _combine_kernel(*, shared: bool) -> RawKernel:
     constants = {"THREADS": _COMBINE_THREADS, "SHARED": int(shared)}
-    return RawKernel("combine", _defined(constants) + COMBINE)
+    return _kernel("combine", _defined(constants) + COMBINE)
+
+
+_kernel = cache(RawKernel)  # products that differ in nothing that is compiled in share one
 
 
 def _word(value: bool) -> str:
@@ -100,7 +101,7 @@ def _launch(given: Given, plan: Plan, product: Product, grid: tuple[int, int], *
     shape = given.shape
     sizes = (shape.tokens, shape.top_k, shape.experts, shape.hidden, shape.intermediate)
     kernel_of(product, plan.path)(
-        grid, (WARP * product.tile.warps,),
+        grid, (WARP * product.warps,),
         tokens, weights, scales if scales.numel() else weights, *own, *map(np.int32, sizes),
         np.uint32(weights.nbytes // shape.experts), np.uint32(scales.nbytes // shape.experts),
         shared_bytes=product.shared_bytes(shape.choices),
@@ -147,7 +148,7 @@ def sorted_call(given: Given, plan: Plan) -> Call:
         shared_size, shared_blocks = _sizes(shape.shared, -(-shape.tokens // block))
     blocks = len(experts) + int(shared_blocks or 0)
     slices = -(-max(shape.intermediate, shape.shared) // (plan.gate_up.tile.rows // 2))
-    ranges = -(-shape.hidden // (RUN * plan.down.tile.warps * plan.down.tile.rows))
+    ranges = -(-shape.hidden // (RUN * plan.down.warps * plan.down.tile.rows))
 
     def call() -> Outputs:
         align(given.ids, experts=shape.experts, block=block, **order)
@@ -203,14 +204,14 @@ def _prepared(inputs: Mapping[str, Any], *, path: Path | None) -> Prepared:
 def _why_not(path: Path, *, tokens: int, experts: int, top_k: int) -> str | None:
     """Say why `path` cannot compute a call of these sizes; None if it can."""
     if top_k > MOST_TOP_K:
-        return f"a token has {top_k} experts; it is built for at most {MOST_TOP_K}"
+        return f"top_k is {top_k}; these kernels take 1 to {MOST_TOP_K} experts a token"
+    if experts > MOST_EXPERTS:
+        return f"{experts} experts; these kernels take 1 to {MOST_EXPERTS}"
     if path == "direct" and tokens > MOST_DIRECT_TOKENS:
         return (
-            f"the direct path takes at most {MOST_DIRECT_TOKENS} tokens, got {tokens}; "
-            f"take the sorted one"
+            f"{tokens} tokens; the direct path takes 1 to {MOST_DIRECT_TOKENS}, one tile of rows: "
+            f"use the sorted one"
         )
-    if path == "sorted" and experts > MOST_EXPERTS:
-        return f"the sorted path takes at most {MOST_EXPERTS} experts, got {experts}"
     return None
 
 

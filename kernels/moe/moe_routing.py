@@ -234,7 +234,7 @@ OP = Op(
     long_gate_cases=_routing_cases.long_gate_cases(),
     tolerance=Tolerance(
         row=4e-3,
-        why="FlashInfer rounds weights to the dtype of the logits, 2**-9 in bfloat16; ours are "
+        why="FlashInfer rounds weights to the dtype of the logits, 2**-8 in bfloat16; ours are "
         "float32, and held to 1e-5 in tests/test_moe_routing.py",
     ),
 )

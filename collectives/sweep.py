@@ -20,7 +20,6 @@ from verifyscope import cli
 from verifyscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from collectives._sweep.nodes import Launched
     from collectives._sweep.spec import Spec
 
 PROGRAM = "python -m collectives.sweep"
@@ -144,10 +143,11 @@ def main(
     place = nodes.here()
     if place is not None and not place.leads:
         return  # the first process of this machine starts fresh ranks for all
-    if place is not None and place.node > 0:
-        _follow(place)
+    leads = place is None or place.node == 0
     if resume is not None:
         _only_resume(context)
+        if place is not None and not leads:
+            session.follow(place)
         records = journal.find(resume)
         events = tuple(journal.read(journal.beside(records)))
         session.sweep(session.Session(records=records, json=json, place=place, events=events))
@@ -181,10 +181,13 @@ def main(
         timeout=timeout,
     )
     spec = asked.spec(given, place, op="all_reduce")
-    _warn()
+    if leads:
+        _warn()
     if plan:
-        _print_plan(spec)
+        _print_plan(spec if leads else None)
         return
+    if place is not None and not leads:
+        session.follow(place)
     session.sweep(session.Session(records=records, json=json, place=place, spec=spec))
 
 
@@ -192,14 +195,6 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     """End as Ctrl-C does, so that no rank and no temporary file stays."""
     cli.note(f"{PROGRAM}: ended by {signal.Signals(number).name}; what was measured is kept")
     sys.exit(128 + number)
-
-
-def _follow(place: "Launched") -> NoReturn:
-    """Start the ranks of this machine as that of rank 0 asks, and end as it does."""
-    from collectives._sweep import launch, nodes
-
-    with launch.fork_server(several=True) as server:
-        sys.exit(nodes.follow(server, nodes.arrive(place)))
 
 
 def _only_resume(context: typer.Context) -> None:
@@ -222,10 +217,10 @@ def _warn() -> None:
         cli.note(f"{PROGRAM}: {warning}")
 
 
-def _print_plan(spec: "Spec") -> None:
-    """Print what would be run, and what not, with the reasons."""
+def _print_plan(spec: "Spec | None") -> None:
+    """Print what would be run, and what not, with the reasons; one machine does, for all."""
     rows = []
-    for known in spec.combinations:
+    for known in () if spec is None else spec.combinations:
         settings = " ".join(f"{name}={value}" for name, value in known.requested().items())
         rows.append((known.label, known.verdict, settings, known.reason))
     cli.print_rows(rows, ("combination", "verdict", "settings", "reason"))

@@ -44,7 +44,6 @@ from verifyscope import environment
 from verifyscope.records import Compiled
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeBy:
     """The command and the commit that made a page, and what from."""

@@ -1,10 +1,12 @@
 """One invocation of a sweep, from the checks of the machine to the last line: new or resumed."""
 
 import contextlib
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from collectives._sweep import asked, backend, devices, journal, launch, nodes, state
 from collectives._sweep.backend import Backend
@@ -16,6 +18,7 @@ from collectives._sweep.outcome import Outcome
 from collectives._sweep.records import Recorder
 from collectives._sweep.screen import screen
 from collectives._sweep.spec import Spec
+from collectives._sweep.state import State
 from collectives._sweep.table import Table
 from verifyscope import cli, runs
 from verifyscope.errors import Failure, UsageError
@@ -71,6 +74,13 @@ def sweep(session: Session) -> None:
             raise Failure(problem)
 
 
+def follow(place: Launched) -> NoReturn:
+    """Start the ranks of this machine as that of rank 0 asks, and end as it does."""
+    devices.require_torch()
+    with launch.fork_server(several=True) as server:
+        sys.exit(nodes.follow(server, nodes.arrive(place)))
+
+
 def _measure(
     session: Session,
     moved_by: Backend,
@@ -84,22 +94,12 @@ def _measure(
     record = Journal(journal.beside(run.path))
     stack.callback(record.close)
     known = state.from_events(_events(session, run.path.parent, record))
-    collective = OPERATIONS[known.spec.op]
-    outcome = Outcome(
-        known,
-        run=run,
-        screen=stack.enter_context(screen()),
-        table=Table(known.spec, backend=moved_by, collective=collective),
-        recorder=Recorder(
-            known, backend=moved_by, collective=collective, environment=run.environment
-        ),
-        known=_recorded(run.path) if session.events else {},
-    )
+    outcome = _outcome(session, known, moved_by, run, stack)
     driver = Driver(
         known,
         team=team,
         backend=moved_by,
-        collective=collective,
+        collective=OPERATIONS[known.spec.op],
         folder=run.path.parent,
         journal=record,
         outcome=outcome,
@@ -114,6 +114,26 @@ def _measure(
             samples_s=driver.samples_s,
         )
     return outcome
+
+
+def _outcome(
+    session: Session,
+    known: State,
+    moved_by: Backend,
+    run: Run,
+    stack: contextlib.ExitStack,
+) -> Outcome:
+    collective = OPERATIONS[known.spec.op]
+    return Outcome(
+        known,
+        run=run,
+        screen=stack.enter_context(screen()),
+        table=Table(known.spec, backend=moved_by, collective=collective),
+        recorder=Recorder(
+            known, backend=moved_by, collective=collective, environment=run.environment
+        ),
+        known=_recorded(run.path) if session.events else {},
+    )
 
 
 def _events(session: Session, folder: Path, record: Journal) -> Sequence[Event]:

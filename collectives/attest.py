@@ -43,9 +43,7 @@ application = cli.app("Start a server and say which settings reached its workers
 def main(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="COMMAND", help="What to start, behind --; or more files of --log."
-        ),
+        typer.Argument(metavar="COMMAND", help="What to start, behind --; or more files of --log."),
     ] = None,
     log: Annotated[
         list[Path] | None,

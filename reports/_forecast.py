@@ -248,7 +248,7 @@ def _fit(one: Measurement) -> tuple[str, ...]:
     at, unit = (_dim(one, "context"), "token") if over_rows else (_dim(one, "rows"), "row")
     slope = f"{_text.duration(_dim(one, 'slope_s'))} a {'row' if over_rows else 'token'}"
     return (
-        text(one.implementation),
+        text(one.implementation) + (", an upper bound" if "upper-bound" in one.flags else ""),
         NOT_KNOWN if at is None else plural(int(at), unit),
         _text.duration(_dim(one, "base_s")),
         slope,

@@ -264,15 +264,15 @@ def test_tokens_at_an_odd_address_are_refused_in_words() -> None:
 
 
 @pytest.mark.skipif(_cubin.why_not() is not None, reason=str(_cubin.why_not()))
-@pytest.mark.parametrize("form", FORMS)
-def test_loads_are_issued_before_the_steps_that_need_them(form: str) -> None:
+def test_loads_are_issued_before_the_steps_that_need_them() -> None:
     # A loop that waits for all it has issued has nothing in flight while it multiplies: so it was
     # when the place of the next load came out of a branch.
-    case = next(one.name for one in op.OP.gate_cases if one.dims["format"] == form)
+    first = {one.dims["format"]: one.name for one in reversed(op.OP.gate_cases)}
+    items = [(first[form], 120) for form in FORMS]
     conditions = Conditions(processes=1, timeout_s=300, environment={"TRITON_INTERPRET": "0"})
-    with work("tests.fused_moe_pipelines:waits", [(case, 120)], conditions=conditions) as results:
-        (found,) = results
-    assert set(found) == {"gate_up", "down"}
-    for kernel, left in found.items():
-        assert len(left) == 2, kernel  # for up to 8 tokens, and for more
-        assert min(left) > 0, kernel
+    with work("tests.fused_moe_pipelines:waits", items, conditions=conditions) as results:
+        for form, found in zip(FORMS, results, strict=True):
+            assert set(found) == {"gate_up", "down"}
+            for kernel, left in found.items():
+                assert len(left) == 2, (form, kernel)  # for up to 8 tokens, and for more
+                assert min(left) > 0, (form, kernel)

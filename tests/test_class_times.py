@@ -1,4 +1,4 @@
-"""A profiler's trace of passes: kernels by class and step, what lies between them, spans of a CPU."""
+"""A profiler's trace of passes: kernels by class and step, what lies between, spans of a CPU."""
 
 import time
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from reports import _budget, _text
 from reports._markdown import table, text
-from reports._text import NOT_KNOWN
+from reports._text import NOT_KNOWN, plural
 from verifyscope import predictions, units
 from verifyscope.records import Measurement, Value
 
@@ -235,21 +235,21 @@ def agreements_table(found: Iterable[Forecast]) -> str:
     return table(header, lines, align="llrrrl") if lines else ""
 
 
-def fits_table(found: Iterable[Measurement]) -> str:
-    """Return time(T) and time(L): base and slope, and how far a point lies off the line."""
-    fits = [one for one in found if one.op == predictions.FIT]
-    lines = [_fit(one) for one in fits]
+def fits_table(found: Iterable[Measurement]) -> tuple[str, int]:
+    """Return time(T) and time(L), base and slope, and how many lines are left out."""
+    lines = list(dict.fromkeys(_fit(one) for one in found if one.op == predictions.FIT))
     header = ("predicted", "at", "base", "slope", "farthest point", "sizes")
-    return table(header, list(dict.fromkeys(lines))[:_MOST_FITS], align="llrrrl") if lines else ""
+    shown = table(header, lines[:_MOST_FITS], align="llrrrl") if lines else ""
+    return shown, max(0, len(lines) - _MOST_FITS)
 
 
 def _fit(one: Measurement) -> tuple[str, ...]:
     over_rows = "rows" not in one.dims
-    at = f"{one.dims.get('context')} tokens" if over_rows else f"{one.dims.get('rows')} rows"
+    at, unit = (_dim(one, "context"), "token") if over_rows else (_dim(one, "rows"), "row")
     slope = f"{_text.duration(_dim(one, 'slope_s'))} a {'row' if over_rows else 'token'}"
     return (
-        text(one.implementation),
-        at,
+        text(one.implementation) + (", an upper bound" if "upper-bound" in one.flags else ""),
+        NOT_KNOWN if at is None else plural(int(at), unit),
         _text.duration(_dim(one, "base_s")),
         slope,
         _text.duration(_dim(one, "worst_s")),

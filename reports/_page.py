@@ -18,14 +18,13 @@ from reports import (
     _changes,
     _combinations,
     _compiled,
-    _drawn,
     _environments,
     _findings,
-    _growth,
     _kernels,
     _method,
     _moe,
     _not_run,
+    _stub_passes,
     _sweep,
     _sweep_view,
     _text,
@@ -33,17 +32,17 @@ from reports import (
     _verify,
     _where,
 )
+from reports._attention_view import attention_view
 from reports._collected import Collected
 from reports._drawn import Folder
 from reports._kernels import Kernels
 from reports._markdown import bullets, code, text
+from reports._moe_view import moe_view
+from reports._op_view import OpView, left_out, op_view
 from reports._summary import summary
 from reports._text import plural
 from verifyscope import environment
 from verifyscope.records import Compiled
-
-_MOST_CURVES = 12
-_MOST_OPEN_CASES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +58,7 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
     """Write report.md and its plots, made by `command`, into `folder`."""
     drawn = Folder(path=folder if plots else None)
     kernels = _kernels.kernels(found)
+    stub = _stub_passes.cases(found)
     series, sweeps = _sweep.all_series(found), _combinations.concluded(found)
     changes = _changes.changes(found)
     curves = {op.name: _verify.curves(op) for op in kernels.ops}
@@ -80,17 +80,19 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
             sweeps=sweeps,
             passes=passes,
             changes=changes,
+            stub=_stub_passes.headline(stub),
         ),
         findings=_findings.shown(found.findings),
-        findings_left_out=_left_out(_findings.left_out(found.findings), "finding"),
+        findings_left_out=left_out(_findings.left_out(found.findings), "finding"),
         environments=_environments_view(found),
         kernels=_kernels_view(found, kernels, curves=curves, folder=drawn),
-        attention=_attention_view(found, attention, curves=curves, folder=drawn),
-        moe=_moe_view(found, moe, curves=curves, folder=drawn),
+        attention=attention_view(found, attention, curves=curves, folder=drawn),
+        moe=moe_view(found, moe, curves=curves, folder=drawn),
         changes=_changes_view(found, changes),
         sweep=_sweep_view.view(found, series, sweeps, folder=drawn),
         traces=_traces_view(found),
         where=_where.view(found, passes, drawn),
+        stub=_stub_view(found, stub),
         compiled=_compiled_view(builds, (*attention.builds, *moe.builds)),
         not_run=_not_run_view(not_run),
         method=_method_view(found, kernels),
@@ -135,7 +137,7 @@ def _what(found: Collected) -> str:
     """Return on which machines, from which files and for which GPUs there is something."""
     ids: dict[str, None] = {}
     files: dict[str, None] = {}
-    for one in (*found.kernels, *found.collectives, *found.traces):
+    for one in (*found.kernels, *found.collectives, *found.traces, *found.passes):
         if one.source == "measured":
             ids[one.environment] = None
         elif one.origin is not None:
@@ -199,33 +201,8 @@ def _changes_view(found: Collected, changes: Sequence[_changes.Change]) -> Chang
     return ChangesView(
         counts=" ".join(_changes.counts(changes, found)),
         table=_changes.changes_table(moved, found) if moved else "",
-        left_out=_left_out(len(moved) - _changes.MOST_CHANGES, "change"),
+        left_out=left_out(len(moved) - _changes.MOST_CHANGES, "change"),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaseView:
-    """One case of an op."""
-
-    name: str
-    facts: str
-    table: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpView:
-    """One op."""
-
-    name: str
-    shared: str
-    headline: str
-    overview: str | None
-    curves: str
-    curves_left_out: str
-    plot: str | None
-    table: str | None
-    cases: list[CaseView]
-    folded: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +225,7 @@ def _kernels_view(
 ) -> KernelsView:
     return KernelsView(
         ops=[
-            _op_view(op, curves[op.name], found=found, folder=folder)
+            op_view(op, curves[op.name], found=found, folder=folder)
             for op in kernels.ops
             if not _attention.belongs(op) and not _moe.belongs(op)
         ],
@@ -259,164 +236,24 @@ def _kernels_view(
     )
 
 
-def _op_view(
-    op: _kernels.Op,
-    curves: list[_verify.Curve],
-    *,
-    found: Collected,
-    folder: Folder,
-    in_attention: bool = False,
-) -> OpView:
-    """Return what is shown of `op`; the T axis of attention stands in a table of its own."""
-    shared = _kernels.Shared.of(op, found)
-    shown = [] if in_attention else curves[:_MOST_CURVES]
-    headline = _kernels.headline(op, found)
-    overview = _kernels.overview(op, found)
-    return OpView(
-        name=code(op.name),
-        shared=", ".join((*shared.notes, *_kernels.dim_words(shared.dims))),
-        headline=bullets(headline) if len(headline) > 1 else "".join(headline),
-        overview=overview,
-        folded=overview is not None or len(op.cases) > _MOST_OPEN_CASES,
-        curves=_verify.curves_table(shown, found) if shown else "",
-        curves_left_out=_left_out(len(curves) - len(shown), "curve") if shown else "",
-        plot=None if op.is_plan else _drawn.curves(op, curves, found=found, folder=folder),
-        table=_kernels.op_table(op, shared, found=found),
-        cases=[
-            CaseView(
-                name=code(case.first.case),
-                facts=_kernels.case_line(case, shared),
-                table=_kernels.case_table(case, shared, found=found),
-            )
-            for case in op.cases
-        ],
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoldedView:
-    """Two tables of one op: `others` are folded away, and some of them left out."""
+class StubView:
+    """What was measured of passes."""
 
-    name: str
-    table: str
-    others: str
+    headline: str
+    cases: list[_stub_passes.CaseView]
+    on_cpu: bool
     left_out: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionView:
-    """The section of attention."""
-
-    is_there: bool
-    verdicts: str
-    axes: list[FoldedView]
-    forms: list[FoldedView]
-    beside: str
-    compiled: str
-    ops: list[OpView]
-    beside_ops: list[OpView]
-    missing: str
-    has_predicted: bool
-
-
-def _attention_view(
-    found: Collected,
-    attention: _attention.Attention,
-    *,
-    curves: Mapping[str, list[_verify.Curve]],
-    folder: Folder,
-) -> AttentionView:
-    names = _attention.names(attention)
-    verdicts = [line for op in attention.all_ops for line in _growth.verdicts(op)]
-    verdicts += _attention.predicted_verdicts(attention)
-    missing = _attention.missing(attention)
-
-    def view(op: _kernels.Op) -> OpView:
-        return _op_view(op, curves[op.name], found=found, folder=folder, in_attention=True)
-
-    return AttentionView(
-        is_there=attention.is_there,
-        verdicts=bullets(verdicts) if verdicts else "",
-        axes=_folded({name: _attention.axis(attention, name, found) for name in names}),
-        forms=_folded({name: _attention.forms(attention, name, found) for name in names}),
-        beside=_attention.beside_table(attention, found),
-        compiled=_compiled.compiled_table(attention.builds) if attention.builds else "",
-        ops=[view(op) for op in attention.ops],
-        beside_ops=[view(op) for op in attention.beside],
-        missing=bullets(missing) if missing and attention.is_there else "",
-        has_predicted=bool(attention.predicted),
-    )
-
-
-def _folded(tables: Mapping[str, _growth.Folded]) -> list[FoldedView]:
-    return [
-        FoldedView(
-            name=code(name),
-            table=one.shown or one.others,
-            others=one.others if one.shown else "",
-            left_out=_left_out(one.left_out, "curve"),
-        )
-        for name, one in tables.items()
-        if one.shown or one.others
-    ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoeView:
-    """The section of experts."""
-
-    is_there: bool
-    verdicts: str
-    tables: list[FoldedView]
-    axes: list[FoldedView]
-    beside: str
-    unpacking: str
-    claims: FoldedView | None
-    claims_sentence: str
-    compiled: str
-    ops: list[OpView]
-    missing: str
-    has_predicted: bool
-
-
-def _moe_view(
-    found: Collected,
-    moe: _moe.Moe,
-    *,
-    curves: Mapping[str, list[_verify.Curve]],
-    folder: Folder,
-) -> MoeView:
-    held = _moe.claims(moe)
-    missing = _moe.missing(moe)
-    verdicts = [line for op in moe.all_ops for line in _growth.verdicts(op)]
-    return MoeView(
-        is_there=moe.is_there,
-        verdicts=bullets(verdicts) if verdicts else "",
-        tables=[
-            FoldedView(name=text(name), table=one.shown, others=one.others, left_out="")
-            for name, one in _moe.tables(moe, found)
-        ],
-        axes=_folded(_moe.axes(moe, found)),
-        beside=_moe.beside_table(moe, found),
-        unpacking=_moe.unpacking_table(moe),
-        claims=_claims_view(held),
-        claims_sentence=_moe.claims_sentence(held),
-        compiled=_compiled.compiled_table(moe.builds) if moe.builds else "",
-        ops=[
-            _op_view(op, curves[op.name], found=found, folder=folder, in_attention=True)
-            for op in moe.all_ops
-        ],
-        missing=bullets(missing) if missing and moe.is_there else "",
-        has_predicted=bool(moe.predicted),
-    )
-
-
-def _claims_view(held: Sequence[_moe.Claim]) -> FoldedView | None:
-    if not held:
-        return None
-    made = _moe.claims_table(held)
-    return FoldedView(
-        name="", table=made.shown, others=made.others, left_out=_left_out(made.left_out, "row")
+def _stub_view(found: Collected, cases: Sequence[_stub_passes.Case]) -> StubView:
+    shown = cases[: _stub_passes.MOST_CASES]
+    headline = _stub_passes.headline(shown)
+    return StubView(
+        headline=bullets(headline) if headline else "",
+        cases=_stub_passes.view(found, shown),
+        on_cpu=any(found.on_cpu(case.first) for case in shown),
+        left_out=left_out(len(cases) - len(shown), "pass"),
     )
 
 
@@ -437,7 +274,7 @@ def _compiled_view(builds: Sequence[Compiled], elsewhere: Sequence[Compiled]) ->
     return CompiledView(
         table=_compiled.compiled_table(others) if others else "",
         failures=_compiled.failures_table(failed) if failed else "",
-        left_out=_left_out(len(failed) - _compiled.MOST_FAILURES, "failure"),
+        left_out=left_out(len(failed) - _compiled.MOST_FAILURES, "failure"),
     )
 
 
@@ -452,7 +289,7 @@ class NotRunView:
 def _not_run_view(groups: list[_not_run.Group]) -> NotRunView:
     return NotRunView(
         table=_not_run.not_run_table(groups) if groups else "",
-        left_out=_left_out(len(groups) - _not_run.MOST_REASONS, "reason"),
+        left_out=left_out(len(groups) - _not_run.MOST_REASONS, "reason"),
     )
 
 
@@ -469,7 +306,7 @@ def _method_view(found: Collected, kernels: Kernels) -> MethodView:
     return MethodView(
         commands=_method.commands_table(found),
         kernels=_method.method_table(kernels.measured),
-        left_out=_left_out(_method.left_out(found), "command"),
+        left_out=left_out(_method.left_out(found), "command"),
     )
 
 
@@ -503,9 +340,5 @@ def _traces_view(found: Collected) -> TracesView:
             )
             for one in every[: _traces.MOST_TRACES]
         ],
-        left_out=_left_out(len(every) - _traces.MOST_TRACES, "trace"),
+        left_out=left_out(len(every) - _traces.MOST_TRACES, "trace"),
     )
-
-
-def _left_out(count: int, noun: str) -> str:
-    return plural(count, noun) if count > 0 else ""

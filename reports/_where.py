@@ -43,6 +43,7 @@ class Where:
     plot: str | None
     waterfall: str | None
     fits: str
+    fits_left_out: str
     agreements: str
     missing: str
     left_out: str
@@ -53,7 +54,8 @@ def view(found: Collected, passes: Sequence[_budget.Pass], folder: Folder) -> Wh
     shown = passes[:_MOST_PASSES]
     labels = _budget.labels(shown)
     wholes = _forecast.forecasts(found.predicted_passes)
-    first = wholes.get(shown[0].made_by) if shown else None
+    lifted = [one for one in shown if one.made_by in wholes and wholes[one.made_by].levers]
+    fits, fits_left_out = _forecast.fits_table(found.predicted_passes)
     side_by_side = 1 < len(shown) <= _MOST_CLASSES
     return Where(
         passes=[
@@ -62,8 +64,11 @@ def view(found: Collected, passes: Sequence[_budget.Pass], folder: Folder) -> Wh
         ],
         classes=_budget.classes_table(shown, labels) if side_by_side else "",
         plot=_drawn.budget(shown, labels, wholes=wholes, folder=folder),
-        waterfall=None if first is None else _drawn.waterfall(shown[0], first, folder=folder),
-        fits=_forecast.fits_table(found.predicted_passes),
+        waterfall=_drawn.waterfall(lifted[0], wholes[lifted[0].made_by], folder=folder)
+        if lifted
+        else None,
+        fits=fits,
+        fits_left_out=plural(fits_left_out, "line") if fits_left_out else "",
         agreements=_forecast.agreements_table(wholes.values()),
         missing=bullets(_missing(shown, wholes)) if shown else "",
         left_out=plural(len(passes) - len(shown), "predicted pass")
@@ -73,10 +78,9 @@ def view(found: Collected, passes: Sequence[_budget.Pass], folder: Folder) -> Wh
 
 
 def _pass(one: _budget.Pass, whole: Forecast | None, *, folded: bool) -> PassView:
-    has = whole is not None
-    timed = whole if has and whole is not None and whole.timeline else None
-    lifted = whole if has and whole is not None and whole.levers else None
-    longer = whole if has and whole is not None and whole.excess else None
+    timed = whole if whole is not None and whole.timeline else None
+    lifted = whole if whole is not None and whole.levers else None
+    longer = whole if whole is not None and whole.excess else None
     return PassView(
         title=text(_budget.title(one)),
         facts=_budget.facts(one),

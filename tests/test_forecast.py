@@ -1,6 +1,7 @@
 """`python -m graphs.replay --predict` beyond the floor: whose times, the founding case, a trace."""
 
 import json
+import re
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -13,10 +14,11 @@ from ingest.log import Log
 from ingest.opening import Unreadable
 from tests.report_sample import CPU, GPU, kernel, write
 from tests.test_replay import _run as run
-from verifyscope import predictions, records
+from verifyscope import cli, passes, predictions, records
 from verifyscope.records import Measurement, Record, Value
 
 _FOUNDING = ["--model", "kimi-k2.5", "--tp", "8", "--predict", "rtx-pro-6000-server"]
+_ROOT = Path(__file__).resolve().parent.parent
 _SERVER = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
 
 
@@ -183,11 +185,13 @@ def test_no_lever_goes_below_the_byte_floor(capsys: pytest.CaptureFixture[str]) 
 def test_lists_are_fitted_over_rows_and_over_context(capsys: pytest.CaptureFixture[str]) -> None:
     out = ask(capsys, "--rows", "1,2,4", "--context", "1k,8k,32k")
     lines = [line.split("\t") for line in out.splitlines() if line.split("\t")[2:3] == ["fit"]]
-    assert len(lines) == (3 + 3) * 5
-    (floor,) = [line for line in lines if line[3:5] == ["byte floor", "context, at 4 rows"]]
+    assert len(lines) == (3 + 3) * 4
+    (floor,) = [line for line in lines if line[3:5] == ["byte floor", "context, at rows 4"]]
     # 61 layers x 1,152 B a token and rank at 1.5 TB/s.
     assert floor[6] == "46.8 ns a token"
-    assert floor[7] in ("0 s", "0 ns")
+    assert floor[7] == "0 s"
+    names = {line[3] for line in lines}
+    assert {"components, an upper bound", "components"} <= names  # rows 1 has no bound in it
     fitted = recorded("fit")
     assert len(fitted) == len(lines)
     one = next(
@@ -251,6 +255,22 @@ def test_tables_go_through_ingest(capsys: pytest.CaptureFixture[str]) -> None:
     assert "# attention: 61 x 49.4 us = 3.02 ms, public:" in out
 
 
+def test_a_sweep_under_a_setting_is_what_the_lever_protocol_gives(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def swept(us: float, settings: dict[str, str]) -> Measurement:
+        dims: dict[str, Value] = {"bytes": 57_344, "dtype": "bfloat16", "in_place": False}
+        more = {"op": "all_reduce", "dims": dims, "ranks": 8, "requested": settings}
+        return kernel("nccl", us, part="all_reduce", **more)
+
+    lines = [swept(40.0, {}), swept(28.0, {"NCCL_PROTO": "LL"}), swept(31.0, {"NCCL_ALGO": "Tree"})]
+    write(Path("sweep.jsonl"), [machine(_SERVER), *lines])
+    out = ask(capsys, "--rows", "4", "--measured", "sweep.jsonl")
+    assert "# all_reduce: 122 x 40.0 us of 57,344 B = 4.88 ms, measured: nccl graph; sweep" in out
+    told = rows(out, "what-if")["protocol"][-1]
+    assert told == "28.0 us and not 40.0 us each: NCCL_PROTO=LL; sweep.jsonl"
+
+
 def test_what_does_not_count_is_left_out_and_said(capsys: pytest.CaptureFixture[str]) -> None:
     write(Path("cpu.jsonl"), [CPU, attention(22.0, environment="cpu")])
     write(Path("h200.jsonl"), [machine("NVIDIA H200"), attention(22.0)])
@@ -263,7 +283,7 @@ def test_what_does_not_count_is_left_out_and_said(capsys: pytest.CaptureFixture[
 
 def test_a_measured_pass_stands_beside_its_prediction(capsys: pytest.CaptureFixture[str]) -> None:
     dims: dict[str, Value] = {"model": "kimi-k2.5", "tp": 8, "rows": 4, "context": 8192}
-    whole = kernel("stub", 15_500.0, part="forward", op="pass", dims=dims, launch="eager")
+    whole = kernel("stub", 15_500.0, part="forward", op=passes.FORWARD, dims=dims, launch="eager")
     write(Path("mine.jsonl"), [machine(_SERVER), whole])
     out = ask(capsys, "--rows", "4", "--measured", "mine.jsonl")
     assert rows(out, "agreement")["eager"] == ["15.5 ms", "14.9 ms", "-3.8 %", "agrees"]
@@ -381,3 +401,24 @@ def test_a_place_that_cannot_be_written_is_one_line(capsys: pytest.CaptureFixtur
     )
     assert code == 1
     assert "a part of this path is a file" in err
+
+
+def test_readme_shows_what_the_command_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readme = (_ROOT / "README.md").read_text(encoding="utf-8")
+    text = readme.partition("## Where the time of a pass goes, before it has run")[2]
+    command, *blocks = re.findall(r"(?:^    .*\n)+", text.partition("\n## ")[0], re.MULTILINE)
+    monkeypatch.setattr(cli, "is_terminal", lambda stream: True)
+    words = command.split()
+    assert words[:3] == ["python", "-m", "graphs.replay"]
+    code, out, _ = run([*words[3:], "--records", "r.jsonl"], capsys)
+    assert code == 0
+    printed = out.splitlines()
+    shown = [line[4:] for block in blocks for line in block.splitlines()]
+    assert len(shown) > 12
+    for line in shown:
+        start = line.removesuffix("...").rstrip()
+        assert any(one == line or (start != line and one.startswith(start)) for one in printed), (
+            line
+        )

@@ -5,15 +5,17 @@ import dataclasses
 import pytest
 import torch
 
+from kernels import _cubin
 from kernels._check import poisoned
 from kernels._registry import find_case
 from kernels._target import compiling_for, multiprocessors_of
+from kernels._workers import Conditions, work
 from kernels.moe import fused_moe as op
 from kernels.moe import fused_moe_triton as in_triton
 from kernels.moe._fused_moe_tiles import TABLES, Plan, Tile, distinct_of, plan_for, tiles_for
 from kernels.moe._paths import PATHS, Path, path_for
 from kernels.moe.fused_moe import Given, Shape
-from tests.fused_moe_problems import OWN, assert_matches, problem, skip_if_it_cannot_run
+from tests.fused_moe_problems import FORMS, OWN, assert_matches, problem, skip_if_it_cannot_run
 from verifyscope.hardware import SHARED_BYTES_PER_BLOCK
 
 KIMI = Shape(tokens=1, top_k=8, experts=384, hidden=7168, intermediate=256, shared=0)
@@ -31,8 +33,9 @@ def planned(
     return plan_for(
         shape,
         path,
-        tiles=tiles_for(form, capability=capability),
+        name=form,
         expert_bytes=expert_bytes,
+        capability=capability,
         sms=multiprocessors_of(capability),
     )
 
@@ -96,6 +99,17 @@ def test_the_widest_tile_that_fills_the_sms_is_taken() -> None:
     assert rows == [narrow.rows, narrow.rows, wide.rows, wide.rows]
 
 
+@pytest.mark.parametrize("capability", TABLES)
+def test_the_shared_experts_tiles_take_the_warps_and_steps_of_the_others(capability: int) -> None:
+    def launched(tile: Tile) -> tuple[int, int]:
+        return tile.warps, tile.full_columns
+
+    table = TABLES[capability]
+    for tiles in table.values():
+        assert {*map(launched, tiles.gate_up)} == {launched(table["bf16"].gate_up[-1])}
+        assert launched(tiles.down) == launched(table["bf16"].down)
+
+
 def test_uniform_routing_touches_as_many_experts_as_chance_says() -> None:
     found = [distinct_of(dataclasses.replace(KIMI, tokens=t)) for t in (1, 2, 4, 8, 16)]
     assert found == [8, 16, 31, 60, 110]
@@ -150,16 +164,20 @@ def test_gate_cases_build_every_entry_of_the_tables(capability: int) -> None:
 
 
 def test_what_is_in_flight_is_enough_for_dram_and_fits_an_sm() -> None:
-    # Latency x bandwidth / SMs, by data sheet; of a pipeline all stages but one are in flight.
+    # Latency x bandwidth / SMs, by data sheet. One stage computes, one is computed: others fly.
     needed = {80: 13_000, 89: 4_500, 90: 25_500, 100: 38_000, 120: 7_000}
     for capability, table in TABLES.items():
         for form, tiles in table.items():
             bits = {"bf16": 16, "fp8": 8, "int4": 4}[form]
             for tile in (*tiles.gate_up, tiles.down):
-                step = tile.rows * tile.columns * bits // 8
-                flying = tile.blocks * step * (tile.stages - 2)
-                assert flying >= needed[capability], (capability, form, tile)
-                assert step * (tile.stages - 1) < SHARED_BYTES_PER_BLOCK[capability]
+                for columns, stages in (
+                    (tile.columns, tile.stages),
+                    (tile.full_columns, tile.full_stages),
+                ):
+                    step = tile.rows * columns * bits // 8
+                    flying = tile.blocks * step * (stages - 2)
+                    assert flying >= needed[capability], (capability, form, tile)
+                    assert step * (stages - 1) < SHARED_BYTES_PER_BLOCK[capability]
 
 
 # ---- What a plan computes ----
@@ -239,3 +257,21 @@ def test_tokens_at_an_odd_address_are_refused_in_words() -> None:
     inputs["x"] = flat[1:].view_as(inputs["x"])
     with pytest.raises(ValueError, match="x starts at an address that 4 does not divide: copy it"):
         op.OP.implementations["triton"].run(inputs)
+
+
+# ---- What is compiled ----
+
+
+@pytest.mark.skipif(_cubin.why_not() is not None, reason=str(_cubin.why_not()))
+def test_loads_are_issued_before_the_steps_that_need_them() -> None:
+    # A loop that waits for all it has issued has nothing in flight while it multiplies: so it was
+    # when the place of the next load came out of a branch.
+    first = {one.dims["format"]: one.name for one in reversed(op.OP.gate_cases)}
+    items = [(first[form], 120) for form in FORMS]
+    conditions = Conditions(processes=1, timeout_s=300, environment={"TRITON_INTERPRET": "0"})
+    with work("tests.fused_moe_pipelines:waits", items, conditions=conditions) as results:
+        for form, found in zip(FORMS, results, strict=True):
+            assert set(found) == {"gate_up", "down"}
+            for kernel, left in found.items():
+                assert len(left) == 2, (form, kernel)  # for up to 8 tokens, and for more
+                assert min(left) > 0, (form, kernel)

@@ -169,6 +169,45 @@ def test_sizes_that_a_format_cannot_hold_are_refused_with_the_reason() -> None:
         fused_moe.Given(**given)
 
 
+@pytest.mark.parametrize("size", ["experts", "intermediate", "hidden"])
+def test_experts_of_no_size_are_refused(size: str) -> None:
+    # Every multiple divides 0, CuPy turns a grid of 0 into 1, and no expert has no share of bytes.
+    sizes = {"experts": 2, "intermediate": 32, "hidden": 64, size: 0}
+    experts, wide, hidden = sizes["experts"], sizes["intermediate"], sizes["hidden"]
+    x = torch.zeros(1, hidden, dtype=torch.bfloat16)
+    with pytest.raises(
+        ValueError, match=f"{experts} experts, {wide} wide, of {hidden} .* at least one of each"
+    ):
+        fused_moe.Given(
+            x=x,
+            ids=torch.zeros(1, 1, dtype=torch.int32),
+            weights=torch.ones(1, 1),
+            gate_up=x.new_zeros(experts, 2 * wide, hidden),
+            gate_up_scales=torch.empty(0),
+            down=x.new_zeros(experts, hidden, wide),
+            down_scales=torch.empty(0),
+        )
+
+
+def test_a_shared_expert_of_no_size_is_refused() -> None:
+    given: dict[str, Any] = dict(fused_moe.inputs(fused_moe.OP.cases[0], CPU))
+    hidden = given["x"].shape[1]
+    given["shared_gate_up"] = given["x"].new_zeros(0, hidden)
+    given["shared_down"] = given["x"].new_zeros(hidden, 0)
+    with pytest.raises(ValueError, match="intermediate size a rank is 0; give one that 32 divides"):
+        fused_moe.Given(**given)
+
+
+@pytest.mark.parametrize("name", ["gate_up", "down"])
+def test_scales_of_weights_that_have_none_are_refused(name: str) -> None:
+    # They would be counted as bytes of the experts, and looked up by expert.
+    case = next(c for c in fused_moe.OP.cases if c.tiny and c.dims["format"] == "bf16")
+    given: dict[str, Any] = dict(fused_moe.inputs(case, CPU))
+    given[f"{name}_scales"] = torch.ones(5)
+    with pytest.raises(ValueError, match=rf"{name}_scales is \(5,\), and bf16 has no scales"):
+        fused_moe.Given(**given)
+
+
 def test_bytes_are_those_of_the_experts_that_were_chosen() -> None:
     case = find_case(fused_moe.OP, "t4-kimi-k2.5-tp8-int4-uniform")
     given = undrawn(find_op("fused_moe"), case)

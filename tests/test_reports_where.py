@@ -294,6 +294,24 @@ def test_the_founding_case_from_command_to_page(
     assert "14.9 ms" in out
 
 
+def test_the_waterfall_is_of_the_first_pass_that_has_levers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles: list[str] = []
+
+    def keep(path: Path, steps: object, *, title: str, **_: object) -> None:
+        titles.append(title)
+
+    monkeypatch.setattr(_plots, "waterfall", keep)
+    path = tmp_path / "r.jsonl"
+    words = ["--model", "kimi-k2.5", "--tp", "8", "--predict", "rtx-pro-6000-server"]
+    code, _, _ = replay([*words, "--rows", "1,2", "--records", str(path)], capsys)
+    assert code == 0
+    _page.write(collect([path]), tmp_path, command="c", plots=True)
+    assert len(titles) == 1
+    assert "2 rows" in titles[0]
+
+
 def test_a_waterfall_is_drawn(tmp_path: Path) -> None:
     steps = [("now", 12e-3), ("less", 9e-3), ("more", 9.5e-3), ("nothing", 9.5e-3)]
     for name, floor_s in (("a.png", 4e-3), ("b.png", None)):

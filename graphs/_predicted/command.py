@@ -56,13 +56,16 @@ def fitted(found: Sequence[Forecast]) -> Iterator[Fit]:
         for one in found:
             groups.setdefault(_size(one, other), []).append(one)
         for at, group in groups.items():
-            for name in ("byte floor", "components", *played.MODES):
+            for name in ("byte floor", "components", "eager", "graph"):
                 times = {
                     _size(one, axis): seconds
                     for one in group
                     if (seconds := _seconds(one, name)) is not None
                 }
-                line = fits.fit(name, axis, other=at, seconds=times)
+                bound = name != "byte floor" and any(
+                    each.bound for one in group for each in one.components
+                )
+                line = fits.fit(name, axis, other=at, seconds=times, bound=bound)
                 if line is not None:
                     yield line
 

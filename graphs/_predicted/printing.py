@@ -60,8 +60,8 @@ def show_fits(found: Sequence[fits.Fit]) -> None:
     """Print the lines through several cases."""
     rows = [
         (
-            one.name,
-            f"{one.axis}, at {one.other:,} {'context' if one.axis == 'rows' else 'rows'}",
+            f"{one.name}{', an upper bound' if one.bound else ''}",
+            f"{one.axis}, at {'context' if one.axis == 'rows' else 'rows'} {one.other:,}",
             units.seconds(one.base_s),
             f"{units.seconds(one.slope_s)} a {'row' if one.axis == 'rows' else 'token'}",
             units.seconds(one.worst_s),
@@ -205,12 +205,16 @@ def _print_timeline(forecast: Forecast) -> None:
     rows = [(one.launch, *_timeline_cells(one)) for one in forecast.played]
     _print(forecast, "timeline", _TIMELINE, rows)
     costs, uneven = forecast.costs, forecast.uneven
-    for name, cost in (
+    named = (
         ("a launch", costs.launch),
         ("a graph's launch", costs.graph),
         ("between two kernels", costs.node),
-    ):
-        print(f"# {units.seconds(cost.seconds)} {name}: {cost.source}")
+    )
+    by_source: dict[str, list[str]] = {}
+    for name, cost in named:
+        by_source.setdefault(cost.source, []).append(f"{units.seconds(cost.seconds)} {name}")
+    for source, words in by_source.items():
+        print(f"# {', '.join(words)}: {source}")
     eager = forecast.mode("eager")
     bound = units.seconds(played.host_bound_above_s(eager))
     print(
@@ -218,10 +222,10 @@ def _print_timeline(forecast: Forecast) -> None:
         f"launches a pass); with quicker launches a graph gives nothing here"
     )
     if uneven.is_there:
-        words = f"one of {uneven.ranks} ranks takes {uneven.slow_rank:g} times as long"
+        told = f"one of {uneven.ranks} ranks takes {uneven.slow_rank:g} times as long"
         if uneven.jitter_s:
-            words += f", each kernel {units.seconds(uneven.jitter_s)} more on average"
-        print(f"# uneven ranks: {words}{' (assumed: --slow-rank)' if uneven.assumed else ''}")
+            told += f", each kernel {units.seconds(uneven.jitter_s)} more on average"
+        print(f"# uneven ranks: {told}{' (assumed: --slow-rank)' if uneven.assumed else ''}")
     if eager.left_out:
         print(f"# not in the timeline, because not known: {', '.join(eager.left_out)}")
 
@@ -303,10 +307,14 @@ def _print_excess(forecast: Forecast) -> None:
         by_name.setdefault(one.name, []).append(one)
     against = dict.fromkeys(one.against for one in forecast.hypotheses)
     header = [f"over the {name}" for name in against]
-    rows = [
-        (name, *_excess_cells(ones, list(against)), ones[0].confirm, ones[0].kill)
-        for name, ones in by_name.items()
-    ]
+    cells = {name: list(_excess_cells(ones, list(against))) for name, ones in by_name.items()}
+    if cli.is_terminal(sys.stdout):  # its lines are too short for what would confirm and kill
+        _print(forecast, "excess", header, [(name, *own) for name, own in cells.items()])
+        for name, ones in by_name.items():
+            print(f"# {name}: confirmed by {ones[0].confirm}")
+            print(f"# {name}: killed by {ones[0].kill}")
+        return
+    rows = [(name, *cells[name], ones[0].confirm, ones[0].kill) for name, ones in by_name.items()]
     _print(forecast, "excess", (*header, *_EXCESS), rows)
 
 
@@ -350,6 +358,7 @@ def _print_table(
     kind: str, rows_: str, context: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> None:
     if cli.is_terminal(sys.stdout):
+        print()
         cli.print_rows(rows, (kind, *header))
         return
     print("\t".join(("# rows", "context", "what", kind, *header)))

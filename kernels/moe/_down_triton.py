@@ -72,14 +72,16 @@ def _tiles(
         h = tl.broadcast_to(tl.trans(h)[None, :, :], (WARPS, WIDE, TOKENS))
         total = with_product(total, w, scale, h, FORM)
         step += 1
-        if step == last_step:
+        ends = step == last_step
+        if ends:
             n = tile * TILE + tl.arange(0, TILE)
             to = slot.to(tl.int64)[None, :] * hidden + n[:, None]
             store = (slot >= 0)[None, :] & (n < hidden)[:, None]
             tl.store(out_ptr + to, tl.reshape(total, (TILE, TOKENS)), mask=store)
             total = tl.zeros([WARPS, ROWS, TOKENS], tl.float32)
-            step = first_step
-            tile += 1
+        # Not in the branch: where a load depends on one, Triton does not issue it ahead.
+        step = tl.where(ends, first_step, step)
+        tile = tl.where(ends, tile + 1, tile)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -89,9 +91,11 @@ def down(
     tokens, top_k, experts, units, is_sorted, columns, steps, part_steps, each, hidden,
     shared_intermediate, shared_steps, shared_blocks, shared_each,
     FORM: tl.constexpr, WARPS: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
-    WHOLE: tl.constexpr, STAGES: tl.constexpr, FULL_STAGES: tl.constexpr,
-    SHARED: tl.constexpr, SHARED_ROWS: tl.constexpr,
+    WHOLE: tl.constexpr, STAGES: tl.constexpr, FULL_COLUMNS: tl.constexpr,
+    FULL_STAGES: tl.constexpr, SHARED: tl.constexpr, SHARED_ROWS: tl.constexpr,
+    SHARED_STAGES: tl.constexpr,
 ):  # fmt: skip
+    MORE: tl.constexpr = COLUMNS // FULL_COLUMNS  # steps for more than 8 tokens
     program = tl.program_id(0)
     part = tl.program_id(1)
     slots = tokens * top_k
@@ -104,8 +108,8 @@ def down(
             _tiles(
                 shared_h_ptr, shared_w_ptr, shared_w_ptr, out_ptr + slots.to(tl.int64) * hidden,
                 tl.where(token < tokens, token, -1), first, tl.minimum(shared_each, tiles - first),
-                0, shared_steps, shared_steps, shared_intermediate, hidden,
-                "bf16", WARPS, COLUMNS, SHARED_ROWS, WHOLE, FULL_STAGES, _ROWS,
+                0, shared_steps * MORE, shared_steps * MORE, shared_intermediate, hidden,
+                "bf16", WARPS, FULL_COLUMNS, SHARED_ROWS, WHOLE, SHARED_STAGES, _ROWS,
             )  # fmt: skip
         program -= programs
     if program >= 0:
@@ -132,6 +136,6 @@ def down(
             else:
                 _tiles(
                     h_ptr, w_ptr, scales_ptr, out_ptr, slot, first, count,
-                    first_step, last_step, steps, columns, hidden,
-                    FORM, WARPS, COLUMNS, ROWS, WHOLE, FULL_STAGES, _ROWS,
+                    first_step * MORE, last_step * MORE, steps * MORE, columns, hidden,
+                    FORM, WARPS, FULL_COLUMNS, ROWS, WHOLE, FULL_STAGES, _ROWS,
                 )  # fmt: skip

@@ -7,13 +7,13 @@ ns, for which its 128 lanes have 3.5 instructions each, on B200 2.5, on RTX PRO 
 reasoning and by what the compile gate says, for nobody has timed them:
 - int4: 32 rows of the first product are 3.2 instructions a weight, 64 rows 2.8, for x is taken
   apart once for more of them. So 64 on sm_90 and sm_100, if they fill the SMs all the same; the
-  second product has 3.3. fp8 has 4 a byte. bfloat16 is not unpacked: 16 rows of it are as many
+  second product has 3.6. fp8 has 4 a byte. bfloat16 is not unpacked: 16 rows of it are as many
   bytes as 64 of int4.
 - A step is 512 columns of the first product, 128 of the second, whose columns are few: 64 bytes of
   a row or more. All models' sizes are whole steps, but for I of 96 and 192.
 - Two blocks an SM, or three of four warps: one starts, which waits for ids, then for weights, while
-  the others stream. On GPUs of 100 KB an SM that leaves each 49 KB (33 KB): fewer stages, and a
-  tile of more than 8 tokens, whose x takes twice the space, has one less still.
+  the others stream. On GPUs of 100 KB an SM that leaves each 49 KB (33 KB): fewer stages, and half
+  the columns a step for more than 8 tokens, whose x takes twice the space.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ class Tile:
     """What a block takes at a step, its warps, and the stages of its loop.
 
     rows, columns: of weights. Of the first product a warp has all rows and its share of the
-    columns, of the second all columns and its share of the rows. full_stages: those for more than
-    8 tokens. blocks: those that an SM should hold.
+    columns, of the second all columns and its share of the rows. full_columns, full_stages: those
+    for more than 8 tokens. blocks: those that an SM should hold.
     """
 
     rows: int
     columns: int
+    full_columns: int
     warps: int
     stages: int
     full_stages: int
@@ -64,42 +65,51 @@ class Tiles:
     down: Tile
 
 
-def _gate_up(rows: int, stages: int) -> Tile:
-    return Tile(rows=rows, columns=512, warps=8, stages=stages, full_stages=stages - 1, blocks=2)
+def _gate_up(rows: int, stages: int, full_stages: int, *, small: bool = False) -> Tile:
+    return Tile(
+        rows=rows,
+        columns=512,
+        full_columns=256 if small else 512,
+        warps=8,
+        stages=stages,
+        full_stages=full_stages,
+        blocks=2,
+    )
 
 
-def _down(rows: int, stages: int, *, full_stages: int | None = None, blocks: int = 2) -> Tile:
+def _down(rows: int, stages: int, *, small: bool = False, blocks: int = 2) -> Tile:
     return Tile(
         rows=rows,
         columns=128,
+        full_columns=64 if small else 128,
         warps=4,
         stages=stages,
-        full_stages=full_stages or stages,
+        full_stages=stages,
         blocks=blocks,
     )
 
 
 _SMALL: Mapping[str, Tiles] = {
-    "bf16": Tiles(gate_up=(_gate_up(16, 3),), down=_down(64, 3)),
-    "fp8": Tiles(gate_up=(_gate_up(32, 3),), down=_down(128, 3)),
-    "int4": Tiles(gate_up=(_gate_up(32, 3),), down=_down(128, 3, full_stages=2, blocks=3)),
+    "bf16": Tiles(gate_up=(_gate_up(16, 3, 3, small=True),), down=_down(64, 3, small=True)),
+    "fp8": Tiles(gate_up=(_gate_up(32, 3, 3, small=True),), down=_down(128, 3, small=True)),
+    "int4": Tiles(
+        gate_up=(_gate_up(32, 3, 3, small=True),), down=_down(128, 3, small=True, blocks=3)
+    ),
 }
 _A100: Mapping[str, Tiles] = {
-    "bf16": Tiles(gate_up=(_gate_up(16, 4),), down=_down(64, 4)),
-    "fp8": Tiles(gate_up=(_gate_up(32, 4),), down=_down(128, 4)),
-    "int4": Tiles(gate_up=(_gate_up(32, 4),), down=_down(128, 4, blocks=3)),
+    "bf16": Tiles(gate_up=(_gate_up(16, 4, 3),), down=_down(64, 4)),
+    "fp8": Tiles(gate_up=(_gate_up(32, 4, 3),), down=_down(128, 4)),
+    "int4": Tiles(gate_up=(_gate_up(32, 4, 3),), down=_down(128, 4, blocks=3)),
 }
 _LARGE: Mapping[str, Tiles] = {
-    "bf16": Tiles(gate_up=(_gate_up(16, 5),), down=_down(64, 5)),
-    "fp8": Tiles(gate_up=(_gate_up(32, 4),), down=_down(128, 5)),
-    "int4": Tiles(gate_up=(_gate_up(64, 4), _gate_up(32, 5)), down=_down(128, 5, blocks=3)),
+    "bf16": Tiles(gate_up=(_gate_up(16, 5, 4),), down=_down(64, 5)),
+    "fp8": Tiles(gate_up=(_gate_up(32, 4, 4),), down=_down(128, 5)),
+    "int4": Tiles(gate_up=(_gate_up(64, 4, 4), _gate_up(32, 5, 5)), down=_down(128, 5, blocks=3)),
 }
 # By capability; 89 stands for 86 too, which runs sm_80's code in as little shared memory.
 TABLES: Mapping[int, Mapping[str, Tiles]] = MappingProxyType(
     {80: _A100, 89: _SMALL, 90: _LARGE, 100: _LARGE, 120: _SMALL}
 )
-# The shared expert's weights are bfloat16 whatever the others': as many rows as bfloat16 has.
-SHARED_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +118,7 @@ class Plan:
 
     units: choices, or blocks of sorted ones. parts, down_parts: of the columns of the first and the
     second product, in the grid. each: neighbouring tiles of the second that a program computes.
+    shared: tiles of the shared expert, which is bfloat16 whatever the others are.
     """
 
     path: Path
@@ -117,6 +128,7 @@ class Plan:
     parts: int
     down_parts: int
     each: int
+    shared: Tiles
 
     @property
     def launches(self) -> int:
@@ -124,9 +136,14 @@ class Plan:
         return 3 + (self.path == "sorted") + (self.parts > 1)
 
 
-def plan_for(shape: Shape, path: Path, *, tiles: Tiles, expert_bytes: int, sms: int) -> Plan:
-    """Choose by the shapes, as if routing were uniform: what is chosen is not known to the host."""
-    units = shape.choices
+def plan_for(
+    shape: Shape, path: Path, *, name: str, expert_bytes: int, capability: int, sms: int
+) -> Plan:
+    """Choose by the shapes, as if routing were uniform: what is chosen is not known to the host.
+
+    name: the format. expert_bytes: of one expert, with its scales.
+    """
+    tiles, units = tiles_for(name, capability=capability), shape.choices
     active = distinct_of(shape)
     if path == "sorted":
         units = capacity_of(slots=units, experts=shape.experts, block=ROWS) // ROWS
@@ -151,6 +168,7 @@ def plan_for(shape: Shape, path: Path, *, tiles: Tiles, expert_bytes: int, sms: 
         parts=_filled(parts, steps),
         down_parts=_filled(down_parts, down_steps),
         each=max(one for one in range(1, fair + 1) if down_tiles % one == 0),
+        shared=tiles_for("bf16", capability=capability),
     )
 
 

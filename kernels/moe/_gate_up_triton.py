@@ -124,9 +124,11 @@ def gate_up(
     tokens, top_k, experts, units, is_sorted, columns, steps, part_steps, parts, intermediate,
     shared_intermediate, shared_blocks,
     FORM: tl.constexpr, WARPS: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
-    WHOLE: tl.constexpr, STAGES: tl.constexpr, FULL_STAGES: tl.constexpr,
-    SHARED: tl.constexpr, SHARED_ROWS: tl.constexpr,
+    WHOLE: tl.constexpr, STAGES: tl.constexpr, FULL_COLUMNS: tl.constexpr,
+    FULL_STAGES: tl.constexpr, SHARED: tl.constexpr, SHARED_ROWS: tl.constexpr,
+    SHARED_STAGES: tl.constexpr,
 ):  # fmt: skip
+    MORE: tl.constexpr = COLUMNS // FULL_COLUMNS  # steps for more than 8 tokens
     program = tl.program_id(0)
     part = tl.program_id(1)
     if SHARED:
@@ -136,8 +138,8 @@ def gate_up(
             _tile(
                 shared_x_ptr, shared_w_ptr, shared_w_ptr, shared_h_ptr, sums_ptr,
                 tl.where(token < tokens, token, -1), tokens, 1, program // shared_blocks,
-                part, steps, 1, steps, columns, shared_intermediate,
-                "bf16", WARPS, COLUMNS, SHARED_ROWS, WHOLE, FULL_STAGES, _ROWS,
+                part, steps * MORE, 1, steps * MORE, columns, shared_intermediate,
+                "bf16", WARPS, FULL_COLUMNS, SHARED_ROWS, WHOLE, SHARED_STAGES, _ROWS,
             )  # fmt: skip
         program -= programs
     if program >= 0:
@@ -160,8 +162,8 @@ def gate_up(
             else:
                 _tile(
                     x_ptr, w_ptr, scales_ptr, h_ptr, sums_ptr, slot, tokens * top_k,
-                    top_k, program // units, part, part_steps, parts, steps, columns, intermediate,
-                    FORM, WARPS, COLUMNS, ROWS, WHOLE, FULL_STAGES, _ROWS,
+                    top_k, program // units, part, part_steps * MORE, parts, steps * MORE, columns,
+                    intermediate, FORM, WARPS, FULL_COLUMNS, ROWS, WHOLE, FULL_STAGES, _ROWS,
                 )  # fmt: skip
 
 

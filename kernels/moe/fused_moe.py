@@ -82,6 +82,11 @@ class Given:
         experts, rows = self.gate_up.shape[:2]
         if rows % 2:
             raise ValueError(f"gate_up has {rows} rows: give those of gate, then those of up")
+        if not (experts and rows and hidden):
+            raise ValueError(
+                f"{experts} experts, {rows // 2} wide, of {hidden} numbers a token: give at least "
+                f"one of each"
+            )
         if why := _formats.why_not_sizes(given.name, hidden=hidden, intermediate=rows // 2):
             raise ValueError(why)
         self._check_experts("gate_up", given, experts, rows, hidden)
@@ -96,6 +101,11 @@ class Given:
         if given.scale_dtype is not None:
             sizes = (experts, *given.scale_sizes(rows, columns))
             _must_be(f"{name}_scales", scales, given.scale_dtype, sizes)
+        elif scales.numel():
+            raise ValueError(
+                f"{name}_scales is {tuple(scales.shape)}, and {given.name} has no scales: give an "
+                f"empty tensor"
+            )
 
     def _check_shared(self, hidden: int) -> None:
         up, down = self.shared_gate_up, self.shared_down
@@ -106,7 +116,7 @@ class Given:
         _must_be("shared_down", down, torch.bfloat16, (hidden, None))
         _must_be("shared_gate_up", up, torch.bfloat16, (2 * down.shape[1], hidden))
         multiple = _formats.FORMATS["bf16"].multiple
-        if down.shape[1] % multiple:
+        if not down.shape[1] or down.shape[1] % multiple:
             raise ValueError(
                 f"the shared expert's intermediate size a rank is {down.shape[1]}; give one that "
                 f"{multiple} divides"

@@ -33,7 +33,7 @@ from kernels.moe._align_triton import align
 from kernels.moe._combine_triton import combine
 from kernels.moe._down_triton import down
 from kernels.moe._experts_triton import MOST_TOP_K, ROWS
-from kernels.moe._fused_moe_tiles import SHARED_ROWS, Plan, plan_for, tiles_for
+from kernels.moe._fused_moe_tiles import Plan, plan_for
 from kernels.moe._gate_up_triton import activate, gate_up
 from kernels.moe._paths import MOST_DIRECT_TOKENS, Path, path_for
 from kernels.moe.fused_moe import OP, Given, refuses
@@ -93,14 +93,15 @@ def triton_sorted(**inputs: Any) -> Prepared:
 
 def _prepared(given: Given, path: Path) -> Prepared:
     """Choose tiles and parts by the shapes; a call allocates what it writes and launches."""
-    shape, name = given.shape, given.format.name
+    shape = given.shape
     if why := why_not(tokens=shape.tokens, top_k=shape.top_k, experts=shape.experts, path=path):
         raise ValueError(why)
     plan = plan_for(
         shape,
         path,
-        tiles=tiles_for(name, capability=capability()),
+        name=given.format.name,
         expert_bytes=given.expert_bytes,
+        capability=capability(),
         sms=sm_count(given.x.device),
     )
     facts = {
@@ -154,11 +155,16 @@ def _gate_up(
     shared_h: torch.Tensor,
 ) -> None:
     """Fill h, and that of the shared expert, with one launch, or two if the columns are parts."""
-    shape, tile, form = given.shape, plan.gate_up, given.format.name
+    shape, form, tile, shared = (
+        given.shape,
+        given.format.name,
+        plan.gate_up,
+        plan.shared.gate_up[-1],
+    )
     steps, shared_w = -(-shape.hidden // tile.columns), given.shared_gate_up
     token_blocks = -(-shape.tokens // ROWS)
     programs = plan.units * (2 * shape.intermediate // tile.rows)
-    programs += token_blocks * (2 * shape.shared // SHARED_ROWS)
+    programs += token_blocks * (2 * shape.shared // shared.rows)
     # No part, no sums: but their type is part of the kernel's.
     split = plan.parts if plan.parts > 1 else 0
     sums = h.new_empty(split, shape.choices, 2 * shape.intermediate, dtype=torch.float32)
@@ -170,8 +176,10 @@ def _gate_up(
         shape.hidden, steps, -(-steps // plan.parts), plan.parts, shape.intermediate,
         shape.shared, token_blocks,
         FORM=form, WARPS=tile.warps, COLUMNS=tile.columns // tile.warps, ROWS=tile.rows,
-        WHOLE=shape.hidden % tile.columns == 0, STAGES=tile.stages, FULL_STAGES=tile.full_stages,
-        SHARED=shape.shared > 0, SHARED_ROWS=SHARED_ROWS,
+        WHOLE=shape.hidden % tile.columns == 0, STAGES=tile.stages,
+        FULL_COLUMNS=tile.full_columns // tile.warps, FULL_STAGES=tile.full_stages,
+        SHARED=shape.shared > 0, SHARED_ROWS=shared.rows,
+        SHARED_STAGES=shared.full_stages,
         num_warps=tile.warps, maxnreg=tile.registers,
     )  # fmt: skip
     if plan.parts > 1:
@@ -191,11 +199,11 @@ def _down(
     out: torch.Tensor,
 ) -> None:
     """Fill out: in each part a row a slot, and behind them a row a token of the shared expert."""
-    shape, tile, form = given.shape, plan.down, given.format.name
+    shape, form, tile, shared = given.shape, given.format.name, plan.down, plan.shared.down
     token_blocks, shared_w = -(-shape.tokens // ROWS), given.shared_down
     programs = plan.units * triton.cdiv(triton.cdiv(shape.hidden, tile.rows), plan.each)
     if shape.shared:
-        shared_tiles = triton.cdiv(shape.hidden, tile.warps * SHARED_ROWS)
+        shared_tiles = triton.cdiv(shape.hidden, shared.rows)
         programs += token_blocks * triton.cdiv(shared_tiles, plan.each)
     steps = triton.cdiv(shape.intermediate, tile.columns)
     down[(programs, plan.down_parts)](
@@ -207,8 +215,9 @@ def _down(
         shape.shared, triton.cdiv(shape.shared, tile.columns), token_blocks, plan.each,
         FORM=form, WARPS=tile.warps, COLUMNS=tile.columns, ROWS=tile.rows // tile.warps,
         WHOLE=shape.intermediate % tile.columns == 0 and shape.shared % tile.columns == 0,
-        STAGES=tile.stages, FULL_STAGES=tile.full_stages,
-        SHARED=shape.shared > 0, SHARED_ROWS=SHARED_ROWS,
+        STAGES=tile.stages, FULL_COLUMNS=tile.full_columns, FULL_STAGES=tile.full_stages,
+        SHARED=shape.shared > 0, SHARED_ROWS=shared.rows // shared.warps,
+        SHARED_STAGES=shared.full_stages,
         num_warps=tile.warps, maxnreg=tile.registers,
     )  # fmt: skip
 

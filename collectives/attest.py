@@ -122,7 +122,7 @@ def _read(
             f"{files[0]}: no line of NCCL with host, process and device; log with NCCL_DEBUG=INFO "
             f"and NCCL_DEBUG_SUBSYS={','.join(requested.SUBSYSTEMS)}"
         )
-    with runs.start(records, "attest") as run, _json_file(json) as file:
+    with runs.start(records, "attest") as run, cli.output(json) as file:
         concluded = _concluded(found, start, {}, run)
         _tell(concluded, run, file)
     raise typer.Exit(0 if concluded.reached else 1)
@@ -164,7 +164,7 @@ def _attest(
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(_folder(out))
         run = stack.enter_context(runs.start(records, "attest"))
-        file = stack.enter_context(_json_file(json))
+        file = stack.enter_context(cli.output(json))
         logging, said = requested.logging(environment, folder)
         said += [f"the command sets {name} itself" for name in requested.logging_in(command)]
         for sentence in said:
@@ -234,17 +234,6 @@ def _concluded(
     return conclude(
         found, workers(found, started), start, environment=here.id, command=here.command
     )
-
-
-@contextlib.contextmanager
-def _json_file(path: Path | None) -> Iterator[BinaryIO | None]:
-    """Open the file before anything is started: what cannot be written is known at once."""
-    if path is None:
-        yield None
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        yield file
 
 
 def _tell(found: "Conclusion", run: "Run", json: BinaryIO | None) -> None:

@@ -14,7 +14,7 @@ there is neither a GPU nor a file.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -34,12 +34,13 @@ def main(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Saved texts of a machine, told apart by content; gzip too; - is standard input."
+            metavar="FILE",
+            help="Saved texts of a machine, told apart by content; gzip too; - is standard input.",
         ),
     ] = None,
     log: Annotated[
         list[Path] | None,
-        typer.Option("--log", help="An NCCL log of it; the same as naming it among FILES."),
+        typer.Option(metavar="FILE", help="An NCCL log of it; the same as naming it among FILES."),
     ] = None,
     look_only: Annotated[
         bool, typer.Option("--look-only", help="Touch no GPU: no transfer, no collective.")
@@ -56,40 +57,55 @@ def main(
     ] = None,
 ) -> None:
     """Say what this machine, or a saved report of one, is as a collective host."""
-    from collectives._host import findings, saved, table
+    from collectives._host import findings, machine, saved, table
     from collectives._host import records as rows
     from verifyscope import runs
 
     if not 1 <= timeout <= 86_400:
         raise UsageError(f"--timeout {timeout:g} is out of range; give 1 to 86400")
     named = [*(files or ()), *(log or ())]
-    host = saved.read(named) if named else _this_machine(look_only, timeout)
-    found = findings.conclusions(host)
-    table.show(host, found)
-    if json is not None:
-        rows.write_json(json, host, found)
+    host = saved.read(named) if named else machine.look()
     if not named and not host.count:
-        raise UsageError(
-            f"no GPU to judge ({host.why_no_gpu}): run this on a machine with GPUs, or give saved "
-            f"texts of one; what is read: {saved.READ}"
-        )
-    with runs.start(records, "host") as run:
+        _refuse(host, json)
+    # Opened before anything is tried: a place that cannot be written is known at once.
+    with runs.start(records, "host") as run, cli.output(json) as file:
+        if not named and not look_only:
+            host = _tried(host, timeout)
+        found = findings.conclusions(host)
+        table.show(host, found)
         for record in rows.records(host, found, run.environment):
             run.append(record)
+        if file is not None:
+            file.write(rows.as_json(host, found))
     cli.note(f"records: {run.path}")
     failed = ", ".join(findings.failed(host, found))
     if failed:
         raise Failure(f"this machine is not fit for collectives as it is: {failed}")
 
 
-def _this_machine(look_only: bool, timeout_s: float) -> "Host":
-    """Look at the machine at hand and, where it has GPUs, try them."""
+def _refuse(host: "Host", json: Path | None) -> NoReturn:
+    """Say what is known of a machine without GPUs, which is nothing to record."""
+    from collectives._host import findings, saved, table
+    from collectives._host import records as rows
+
+    found = findings.conclusions(host)
+    table.show(host, found)
+    with cli.output(json) as file:
+        if file is not None:
+            file.write(rows.as_json(host, found))
+    raise UsageError(
+        f"no GPU to judge ({host.why_no_gpu}): run this on a machine with GPUs, or give saved "
+        f"texts of one; what is read: {saved.READ}"
+    )
+
+
+def _tried(host: "Host", timeout_s: float) -> "Host":
+    """Try the GPUs of the machine at hand."""
     from dataclasses import replace
 
     from collectives._host import machine, peers, probe
 
-    host = machine.look()
-    if not host.gpus or look_only:
+    if not host.gpus:
         return host
     cli.note(f"trying links and writes of {len(host.gpus)} GPUs; --look-only leaves that out")
     tried = peers.measure(timeout_s=timeout_s)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import msgspec
 
 from graphs.timeline import GRAPH, Event, Timeline
-from verifyscope.records import PREDICTED_TRACE
+from verifyscope.predictions import PREDICTED_TRACE
 
 _THREADS = {"host": 1, "device": 2}
 _CATEGORIES = {"host": "cuda_runtime", "device": "kernel"}

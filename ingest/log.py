@@ -63,9 +63,11 @@ def is_utf_16(head: bytes) -> bool:
 
 
 def as_utf_8(head: bytes) -> bytes:
-    """Return the first bytes of a file as UTF-8."""
+    """Return the first bytes of a file as UTF-8, without a byte order mark."""
     encoding = _UTF_16.get(head[:2])
-    return head[2:].decode(encoding, "replace").encode() if encoding else head
+    if encoding:
+        return head[2:].decode(encoding, "replace").encode()
+    return head.removeprefix(b"\xef\xbb\xbf")
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:

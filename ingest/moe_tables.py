@@ -21,12 +21,13 @@ for their bytes are a finding. Source: collector/sglang/collect_moe.py and colle
 ai-dynamo/aiconfigurator.
 """
 
-import csv
 import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
+from ingest.cells import cells
 from ingest.conclusions import MOST_EVIDENCE, Conclusion, Seen, percent
 from ingest.facts import Read
 from ingest.log import Log
@@ -43,7 +44,7 @@ EXAMPLE = (
 NOTHING = "a table of expert times without a row that can be read; give it with its header, whole"
 _SIGN = re.compile(
     rb"^(?=[^\n]*\bmoe_dtype\b)(?=[^\n]*\bnum_experts\b)(?=[^\n]*\bnum_tokens\b)"
-    rb"(?=[^\n]*\blatency(?:_us)?\b)[\w,]{1,400}\r?$",
+    rb"(?=[^\n]*\blatency(?:_us)?\b)[\w,\" \t]{1,600}\r?$",
     re.MULTILINE,
 )
 _NAMES = {"system": "device", "fw": "framework", "ver": "version"}
@@ -69,6 +70,7 @@ _STORED = {
     "fp16": models.WeightFormat(name="fp16", bits=16),
     "nvfp4": models.WeightFormat(name="nvfp4", bits=4, elements_per_scale=16, scale_bytes=1),
 }
+_LATENCIES = {"latency_us": 1e-6, "latency": 1e-3}
 _MOST_KEYS = 100_000
 _LARGEST = 1_000_000
 
@@ -136,13 +138,18 @@ class Row:
 def distinct_balanced(tokens: int, *, experts: int, top_k: int) -> int:
     """Return the distinct experts of aiconfigurator's balanced routing.
 
-    Choice i of token t is expert (s + i ceil(E / k)) mod E, s = t where there are as many tokens as
-    ceil(E / k), else the whole part of t ceil(E / k) / T.
+    Choice i of token t is expert (s + i ceil(E / k)) mod E, s = t where there are as many tokens
+    as ceil(E / k), else the whole part of t ceil(E / k) / T. So more tokens than experts choose
+    what as many as those do.
     """
+    return _distinct_balanced(min(tokens, experts), experts, top_k)
+
+
+@cache  # of at most as many numbers of tokens as a known model has experts
+def _distinct_balanced(tokens: int, experts: int, top_k: int) -> int:
     stride = math.ceil(experts / top_k)
     starts = {
-        token if tokens >= stride else int(token * stride / tokens)
-        for token in range(min(tokens, experts))
+        token if tokens >= stride else int(token * stride / tokens) for token in range(tokens)
     }
     return len({(start + i * stride) % experts for start in starts for i in range(top_k)})
 
@@ -180,15 +187,15 @@ class _Reader:
         """Read one line; None if it is no row."""
         if not text.strip():
             return None
-        cells = [cell.strip() for cell in next(csv.reader([text]), [])]
-        if "moe_dtype" in cells and "num_experts" in cells:
-            self.columns = [_NAMES.get(cell, cell) for cell in cells]
+        found = cells(text)
+        if "moe_dtype" in found and "num_experts" in found:
+            self.columns = [_NAMES.get(cell, cell) for cell in found]
             return None
         if not self.columns:
             return None
         row = None
-        if len(cells) == len(self.columns):
-            row = _row(line, dict(zip(self.columns, cells, strict=True)))
+        if len(found) == len(self.columns) == len(set(self.columns)):
+            row = _row(line, dict(zip(self.columns, found, strict=True)))
         if row is None:
             self.unread_count += 1
             self.unread = [*self.unread, line][:MOST_EVIDENCE]
@@ -250,10 +257,10 @@ class _Reader:
         )
 
 
-def _row(line: int, cells: Mapping[str, str]) -> Row | None:
+def _row(line: int, named: Mapping[str, str]) -> Row | None:
     """Return the row of these cells; None where one is missing or no such value."""
-    described = not any(name in cells for name in _SIZES)
-    known = {"moe_ep_size": "1", "version": "0", **(_DESCRIBED if described else {}), **cells}
+    described = not any(name in named for name in _SIZES)
+    known = {"moe_ep_size": "1", "version": "0", **(_DESCRIBED if described else {}), **named}
     if any(name not in known for name in (*_WORDS, *_WHOLES)):
         return None
     words = {name: known[name] for name in _WORDS}
@@ -288,12 +295,11 @@ def _row(line: int, cells: Mapping[str, str]) -> Row | None:
     )
 
 
-def _seconds(cells: Mapping[str, str]) -> float | None:
-    for name, scale in (("latency_us", 1e-6), ("latency", 1e-3)):
-        value = number(cells.get(name, ""))
-        if value is not None and value > 0:
-            return value * scale
-    return None
+def _seconds(named: Mapping[str, str]) -> float | None:
+    """Return the time, whose column says its unit; None where there is none, or there are two."""
+    (scale, *more) = [scale for name, scale in _LATENCIES.items() if name in named] or [0.0]
+    value = number(next((named[name] for name in _LATENCIES if name in named), ""))
+    return value * scale if value and not more else None
 
 
 def _gpu(word: str) -> str:

@@ -13,7 +13,6 @@ rank's share, the largest sizes would exceed the bus. MLA: `step` + 1 tokens. Ta
 those of `ingest.moe_tables`.
 """
 
-import csv
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import cast, get_args
 
 import msgspec
 
+from ingest.cells import cells
 from ingest.facts import Read
 from ingest.log import Log
 from ingest.reading_faults import Fault, findings_on
@@ -37,7 +37,8 @@ EXAMPLES = (
     ",".join(published.COLUMNS),
 )
 NOTHING = "a table of operators without a row that holds a time; give it whole"
-_SIGN = re.compile(b"|".join(rb"\A\s*" + re.escape(one.encode()) for one in EXAMPLES))
+_BETWEEN = r'"?[ \t]*,[ \t]*"?'
+_SIGN = re.compile("|".join(rf'\A\s*"?{one.replace(",", _BETWEEN)}' for one in EXAMPLES).encode())
 _GPUS = {
     "rtx_pro_6000_server": "rtx-pro-6000-server",
     "h100_sxm": "h100-sxm",
@@ -71,7 +72,7 @@ class _Case:
 
 def recognises(head: bytes) -> bool:
     """Say whether a file begins with the header of such a table."""
-    return _SIGN.match(head.removeprefix(b"\xef\xbb\xbf")) is not None
+    return _SIGN.match(head) is not None
 
 
 def read(log: Log) -> Iterator[Read]:
@@ -80,12 +81,12 @@ def read(log: Log) -> Iterator[Read]:
     unread: list[int] = []
     unread_count = 0
     for line, text in log.lines:
-        cells = next(csv.reader([text]), [])
-        if text.strip() in EXAMPLES:
-            columns = cells
+        found = cells(text)
+        if ",".join(found) in EXAMPLES:
+            columns = found
         elif columns and text.strip():
             try:
-                yield _measurement(columns, cells, log, line)
+                yield _measurement(columns, found, log, line)
             except (_Unreadable, ValueError, msgspec.MsgspecError):
                 unread_count += 1
                 unread = [*unread, line][:10]
@@ -93,10 +94,10 @@ def read(log: Log) -> Iterator[Read]:
     yield from findings_on([fault] if unread_count else [], log)
 
 
-def _measurement(columns: list[str], cells: list[str], log: Log, line: int) -> Measurement:
-    if len(cells) != len(columns):
+def _measurement(columns: list[str], found: list[str], log: Log, line: int) -> Measurement:
+    if len(found) != len(columns):
         raise _Unreadable
-    row = dict(zip(columns, cells, strict=True))
+    row = dict(zip(columns, found, strict=True))
     case = _CASES[",".join(columns)](row)
     seconds = _above_zero(row.get("median_us") or row.get("latency_us", "")) / 1e6
     return Measurement(

@@ -117,7 +117,11 @@ def _counted(shown: Sequence[Shown], others: Sequence[Measurement]) -> str:
     for found in shown:
         for (op, ranks), times in found.times.items():
             counts[f"{op} on {ranks} ranks"] += times
-    words = [f"{times:,} times of {op}" for op, times in counts.items() if times]
+    words = [
+        f"{times:,} {'time' if times == 1 else 'times'} of {op}"
+        for op, times in counts.items()
+        if times
+    ]
     return ", ".join(words[:4]) or "no time was read"
 
 

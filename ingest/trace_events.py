@@ -15,7 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from ingest.opening import Unreadable
-from verifyscope.records import PREDICTED_TRACE
+from verifyscope.predictions import PREDICTED_TRACE
 
 CHUNK_BYTES = 2**20
 LARGEST_EVENT_BYTES = 2**24

@@ -14,7 +14,7 @@ from ingest.log import Log
 from ingest.opening import Unreadable
 from tests.report_sample import CPU, GPU, kernel, write
 from tests.test_replay import _run as run
-from verifyscope import cli, predictions, records
+from verifyscope import cli, passes, predictions, records
 from verifyscope.records import Measurement, Record, Value
 
 _FOUNDING = ["--model", "kimi-k2.5", "--tp", "8", "--predict", "rtx-pro-6000-server"]
@@ -190,6 +190,8 @@ def test_lists_are_fitted_over_rows_and_over_context(capsys: pytest.CaptureFixtu
     # 61 layers x 1,152 B a token and rank at 1.5 TB/s.
     assert floor[6] == "46.8 ns a token"
     assert floor[7] == "0 s"
+    names = {line[3] for line in lines}
+    assert {"components, an upper bound", "components"} <= names  # rows 1 has no bound in it
     fitted = recorded("fit")
     assert len(fitted) == len(lines)
     one = next(
@@ -253,6 +255,22 @@ def test_tables_go_through_ingest(capsys: pytest.CaptureFixture[str]) -> None:
     assert "# attention: 61 x 49.4 us = 3.02 ms, public:" in out
 
 
+def test_a_sweep_under_a_setting_is_what_the_lever_protocol_gives(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def swept(us: float, settings: dict[str, str]) -> Measurement:
+        dims: dict[str, Value] = {"bytes": 57_344, "dtype": "bfloat16", "in_place": False}
+        more = {"op": "all_reduce", "dims": dims, "ranks": 8, "requested": settings}
+        return kernel("nccl", us, part="all_reduce", **more)
+
+    lines = [swept(40.0, {}), swept(28.0, {"NCCL_PROTO": "LL"}), swept(31.0, {"NCCL_ALGO": "Tree"})]
+    write(Path("sweep.jsonl"), [machine(_SERVER), *lines])
+    out = ask(capsys, "--rows", "4", "--measured", "sweep.jsonl")
+    assert "# all_reduce: 122 x 40.0 us of 57,344 B = 4.88 ms, measured: nccl graph; sweep" in out
+    told = rows(out, "what-if")["protocol"][-1]
+    assert told == "28.0 us and not 40.0 us each: NCCL_PROTO=LL; sweep.jsonl"
+
+
 def test_what_does_not_count_is_left_out_and_said(capsys: pytest.CaptureFixture[str]) -> None:
     write(Path("cpu.jsonl"), [CPU, attention(22.0, environment="cpu")])
     write(Path("h200.jsonl"), [machine("NVIDIA H200"), attention(22.0)])
@@ -265,7 +283,7 @@ def test_what_does_not_count_is_left_out_and_said(capsys: pytest.CaptureFixture[
 
 def test_a_measured_pass_stands_beside_its_prediction(capsys: pytest.CaptureFixture[str]) -> None:
     dims: dict[str, Value] = {"model": "kimi-k2.5", "tp": 8, "rows": 4, "context": 8192}
-    whole = kernel("stub", 15_500.0, part="forward", op="pass", dims=dims, launch="eager")
+    whole = kernel("stub", 15_500.0, part="forward", op=passes.FORWARD, dims=dims, launch="eager")
     write(Path("mine.jsonl"), [machine(_SERVER), whole])
     out = ask(capsys, "--rows", "4", "--measured", "mine.jsonl")
     assert rows(out, "agreement")["eager"] == ["15.5 ms", "14.9 ms", "-3.8 %", "agrees"]

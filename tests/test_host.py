@@ -131,6 +131,21 @@ def test_records_hold_the_host_and_each_finding_with_its_evidence(
     assert all(one.environment == records[0].id for one in findings.values())
 
 
+@pytest.mark.parametrize("option", ["--records", "--json"])
+def test_a_place_that_cannot_be_written_is_known_before_anything_is_tried(
+    option: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tried = here(monkeypatch, host(2), Tried(), Probed())
+    (tmp_path / "file").write_text("")
+    asked = {"--records": str(tmp_path / "host.jsonl"), option: str(tmp_path / "file" / "host")}
+    assert run(*(word for pair_ in asked.items() for word in pair_)) == 1
+    assert "a part of this path is a file" in capsys.readouterr().err
+    assert tried == []
+
+
 def test_json_holds_all_of_it(texts: list[str], out: tuple[str, str], tmp_path: Path) -> None:
     path = tmp_path / "new" / "host.json"
     assert run(*texts, *out, "--json", str(path)) == 0

@@ -6,13 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collectives._host import configuration, findings, machine, saved, table
 from collectives._host.facts import Host
-from collectives._host.records import write_json
+from collectives._host.records import as_json
 from ingest import nccl_conf
 from tests.fake_nvml import H200, FakeNvml
 from tests.test_ingest_gpus import query, text, xml
@@ -306,4 +307,4 @@ def test_damaged_texts_are_judged_or_refused_in_a_line(tmp_path: Path, data: st.
         return
     found = findings.conclusions(host)
     table.show(host, found)
-    write_json(tmp_path / "odd.json", host, found)
+    assert msgspec.json.decode(as_json(host, found))

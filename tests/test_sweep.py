@@ -176,16 +176,13 @@ def test_a_job_after_a_lost_one_finds_a_fresh_group(server: ForkServer) -> None:
     assert [known.wrong for known in results] == [0] * 4
 
 
-def test_a_job_after_a_killed_fork_server_finds_a_new_one() -> None:
-    with launch.fork_server() as server:
-        group, _ = measured(server, a_job())
-        first = server.process.pid
-        server.process.kill()
-        server.process.wait()
-        again, results = measured(server, a_job())
-        assert server.process.pid != first
-        assert [known.wrong for known in results] == [0] * 4
-        assert {rank.pid for rank in group.ranks}.isdisjoint({rank.pid for rank in again.ranks})
+def test_a_job_after_a_killed_fork_server_finds_a_new_one(server: ForkServer) -> None:
+    first = server.process.pid
+    server.process.kill()
+    server.process.wait()
+    _, results = measured(server, a_job())
+    assert server.process.pid != first
+    assert [known.wrong for known in results] == [0] * 4
 
 
 def test_the_fork_server_counts_gpus_without_touching_them_itself(server: ForkServer) -> None:
@@ -295,31 +292,31 @@ def test_a_whole_sweep_is_read_back_and_recorded(tmp_path: Path) -> None:
         assert read.implementation == "gloo"
         assert read.median_s == pytest.approx(times[read.case].median_s, rel=1e-3)
     written = json.loads(table.read_text())
+    four_times_or_the_reason_why_not([row for row in rows if row.case == known.case])
+    start_and_share([row for row in own if isinstance(row, Measurement) and row.part == "host"])
     assert [row["size"] for row in written["results"]] == [14336, 57344]
     assert written["results"][1]["in_place"]["time"] == pytest.approx((known.median_s or 0) * 1e6)
 
 
-def test_each_row_has_four_times_or_the_reason_why_not(tmp_path: Path) -> None:
-    records = tmp_path / "r.jsonl"
-    options = ("--gpus", "2", "--min-bytes", "8K", "--max-bytes", "8K", "--depth", "3")
-    process = start(tmp_path, *options, "--iterations", "2", "--records", str(records))
-    process.communicate(timeout=120)
-    rows = [r for r in Reader(records) if isinstance(r, Measurement) and r.op == "all_reduce"]
-    in_place = [row for row in rows if row.dims["in_place"]]
-    assert [(r.launch, r.depth, r.status, r.reason) for r in in_place] == [
+def four_times_or_the_reason_why_not(rows: list[Measurement]) -> None:
+    assert [(row.launch, row.depth, row.status, row.reason) for row in rows] == [
         ("eager", 1, "ok", None),
-        ("eager", 3, "ok", None),
+        ("eager", 2, "ok", None),
         ("graph", 1, "unsupported", "gloo has no CUDA graph"),
-        ("graph", 3, "unsupported", "gloo has no CUDA graph"),
+        ("graph", 2, "unsupported", "gloo has no CUDA graph"),
     ]
-    hosts = [r for r in Reader(records) if isinstance(r, Measurement) and r.part == "host"]
-    assert [(r.op, r.case, r.count) for r in hosts] == [
-        ("process_start", "imports", 1),
-        ("process_start", "process-start", 4),  # the probe and three starts
-        ("sweep", "measuring", 1),
+
+
+def start_and_share(rows: list[Measurement]) -> None:
+    assert [(row.op, row.case) for row in rows] == [
+        ("process_start", "imports"),
+        ("process_start", "process-start"),
+        ("sweep", "measuring"),
     ]
-    whole = hosts[2].method
-    assert float(whole["samples_s"]) <= float(whole["wall_s"]) - float(whole["process_start_s"])
+    assert rows[1].count in (4, 5)  # the probe, three starts, and one for what looked odd
+    whole = rows[2].method
+    rest_s = float(whole["wall_s"]) - float(whole["process_start_s"])
+    assert 0 < float(whole["samples_s"]) <= rest_s
 
 
 @pytest.mark.parametrize("way", ["killed", "interrupted"])

@@ -1,5 +1,6 @@
 """A run that was ended goes on: what is there is not measured again, and nothing is lost."""
 
+import json
 import os
 import re
 import signal
@@ -193,79 +194,59 @@ def rows_of(folder: Path) -> dict[str, list[Measurement]]:
     return found
 
 
-def test_a_killed_sweep_is_resumed_without_measuring_anything_twice(tmp_path: Path) -> None:
-    records = ("--records", str(tmp_path / "r.jsonl"))
+def until(process: "subprocess.Popen[str]", start: str, number: signal.Signals) -> None:
+    """Read what the sweep says until a line begins so, and send a signal then."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(start):
+            process.send_signal(number)
+            break
+    process.communicate(timeout=60)
+
+
+def test_a_sweep_that_is_killed_and_interrupted_goes_on_and_measures_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    records = tmp_path / "r.jsonl"
     graph = tmp_path / "own" / "rings.xml"
     graph.parent.mkdir()
     graph.write_text('<graphs version="1"></graphs>')
-    options = ("--gpus", "2", "--backend", "injected", "--min-bytes", "1K", "--max-bytes", "2K")
-    process = run(tmp_path, *options, "--protos", "ll", "--graph-file", str(graph), *records)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("# start 2 of 3"):
-            process.send_signal(signal.SIGKILL)
-            break
-    process.communicate()
+    options = ("--gpus", "2", "--backend", "injected", "--min-bytes", "1K", "--max-bytes", "1K")
+    axes = ("--algos", "ring", "--protos", "ll", "--graph-file", str(graph))
+    until(run(tmp_path, *options, *axes, "--records", str(records)), "# start 1", signal.SIGKILL)
     graph.unlink()  # the run has its own
-    before = len(journal.read(tmp_path / "r.journal"))
+    assert rows_of(tmp_path) == {}
 
-    resumed = run(tmp_path, "--resume", str(tmp_path / "r.jsonl"), "--json", str(tmp_path / "t"))
+    interrupted = run(tmp_path, "--resume", str(records))
+    until(interrupted, "# start 2", signal.SIGINT)
+    assert interrupted.returncode == 130
+    first = {known[0].id: known[0] for known in rows_of(tmp_path).values()}
+    short = [row for row in first.values() if row.median_s is not None]
+    assert short
+    assert all("few-starts" in row.flags for row in short)
+
+    resumed = run(tmp_path, "--resume", str(records), "--json", str(tmp_path / "t.json"))
     out, err = resumed.communicate(timeout=120)
-    assert (resumed.returncode, err) == (0, f"records: {tmp_path / 'r.jsonl'}\n")
+    assert (resumed.returncode, err) == (0, f"records: {records}\n")
     assert re.findall(r"^# (?:probe|start 1)", out, re.M) == []
     events = journal.read(tmp_path / "r.journal")
-    assert len(events) > before
     keys = [
         (e.combination, e.start, e.point, e.launch, e.depth)
         for e in events
         if isinstance(e, journal.RowTimed)
     ]
     assert len(keys) == len(set(keys))
-    found = rows_of(tmp_path)
-    assert all(len(known) == 1 for known in found.values())
-    eager = [known for (known,) in found.values() if known.launch == "eager"]
-    assert len(eager) == 4 * 4 * 2  # combinations, points, times
-    assert {row.status for row in eager} == {"ok"}
-    assert all(int(row.method["starts"]) >= 3 for row in eager)
-    graphs = [row.effective["NCCL_GRAPH_FILE"] for row in eager if "graph=" in row.implementation]
-    assert graphs == ["rings.xml"] * (3 * 8)
-    assert str(graph.parent) not in (tmp_path / "r.journal").read_text()
-
-    # Once more there is nothing to do: no start, no record of a row.
-    again = run(tmp_path, "--resume", str(tmp_path / "r.jsonl"))
-    out, _ = again.communicate(timeout=120)
-    assert again.returncode == 0
-    assert re.findall(r"^# (?:probe|start|again)", out, re.M) == []
-    assert rows_of(tmp_path) == found
-    assert "# Collective test concluded: all_reduce_perf" in out
-
-
-def test_an_interrupted_sweep_records_what_there_is_and_completes_it_when_resumed(
-    tmp_path: Path,
-) -> None:
-    records = ("--records", str(tmp_path / "r.jsonl"))
-    options = ("--gpus", "2", "--backend", "injected", "--min-bytes", "1K", "--max-bytes", "1K")
-    process = run(tmp_path, *options, "--algos", "default", "--protos", "default", *records)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("# start 1 of 3"):
-            process.send_signal(signal.SIGINT)
-            break
-    process.communicate()
-    assert process.returncode == 130
-    first = {known[0].id: known[0] for known in rows_of(tmp_path).values()}
-    timed_first = [row for row in first.values() if row.median_s is not None]
-    assert timed_first
-    assert all("few-starts" in row.flags for row in timed_first)
-    resumed = run(tmp_path, "--resume", str(tmp_path / "r.jsonl"))
-    resumed.communicate(timeout=120)
-    assert resumed.returncode == 0
     latest = {known[-1].id: known[-1] for known in rows_of(tmp_path).values()}
     assert set(first) <= set(latest)
-    for row in latest.values():
-        if row.launch == "eager":
-            assert (row.status, int(row.method["starts"]) >= 3) == ("ok", True)
-            assert "few-starts" not in row.flags
+    eager = [row for row in latest.values() if row.launch == "eager"]
+    assert len(eager) == 3 * 2 * 2  # combinations, points, times
+    for row in eager:
+        assert (row.status, "few-starts" in row.flags) == ("ok", False)
+        assert int(row.method["starts"]) >= 3
+    graphs = [row.effective["NCCL_GRAPH_FILE"] for row in eager if "graph=" in row.implementation]
+    assert graphs == ["rings.xml"] * (2 * 4)
+    assert str(graph.parent) not in (tmp_path / "r.journal").read_text()
+    assert len(json.loads((tmp_path / "t.json").read_text())["combinations"]) == 3
 
 
 def test_resume_takes_everything_from_the_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,13 +3,14 @@
 0 fine, 1 wrong or failed, 2 usage, 130 interrupted. Data goes to stdout, the rest to stderr.
 """
 
+import contextlib
 import errno
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import BinaryIO, NoReturn, TextIO
 
 import typer
 
@@ -85,6 +86,20 @@ def note(text: str) -> None:
     """Say `text` to the person, on stderr."""
     if sys.stderr is not None:  # or print would take stdout, which is for data
         print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def output(path: Path | None) -> Iterator[BinaryIO | None]:
+    """Open the file of an option such as --json, its folder made; None where there is none.
+
+    Before the work begins: what cannot be written is known at once.
+    """
+    if path is None:
+        yield None
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        yield file
 
 
 def is_terminal(stream: TextIO | None) -> bool:

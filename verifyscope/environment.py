@@ -193,11 +193,13 @@ def _nccl_version(path: str) -> str | None:
         failed = library.ncclGetVersion(ctypes.byref(number))
     except (OSError, AttributeError):
         return None
-    if failed:
-        return None
-    # 2.8.x and older are 2804, from 2.9 on 20900.
-    base = 10_000 if number.value >= 10_000 else 1000
-    major, rest = divmod(number.value, base)
+    return None if failed else nccl_release(number.value)
+
+
+def nccl_release(number: int) -> str:
+    """Return the version of a number of ncclGetVersion: 22705 is 2.27.5, and 2804 is 2.8.4."""
+    base = 10_000 if number >= 10_000 else 1000  # 2.8.x and older have one digit less
+    major, rest = divmod(number, base)
     return f"{major}.{rest // 100}.{rest % 100}"
 
 

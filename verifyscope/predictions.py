@@ -16,3 +16,6 @@ EXCESS = "excess"  # what a hypothesis would need of a pass that took longer
 FIT = "fit"  # base and slope over rows or context, of several passes
 AGREEMENT = "agreement"  # a prediction beside the measured pass of its mode
 EAGER, PIECEWISE, GRAPH = "eager", "piecewise", "graph"
+
+# In the header of a Chrome trace that graphs/chrome_trace.py made: nothing in it was measured.
+PREDICTED_TRACE = "verifyscope_predicted"

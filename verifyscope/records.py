@@ -25,8 +25,6 @@ LONGEST_LINE_BYTES = 16 * 2**20
 # What is imported from a trace: the whole, a step, a class of kernels, a kernel. Its collectives
 # are kernels among others and no rows of a sweep: a trace knows no message size.
 TRACE_OPS = ("trace", "trace step", "trace class", "trace kernel")
-# In the header of a Chrome trace that graphs/chrome_trace.py made: nothing in it was measured.
-PREDICTED_TRACE = "verifyscope_predicted"
 _WHAT_TO_GIVE = "give a records file or the folder of a run"
 _START = b'{"type":"'
 

@@ -5,7 +5,6 @@ between which GPUs. A sample whose values were wrong has no time.
 """
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -27,8 +26,8 @@ def records(
         yield one.finding(environment=environment.id, command=environment.command)
 
 
-def write_json(path: Path, host: Host, found: Sequence[Conclusion]) -> None:
-    """Write all that is known as JSON; devices other than GPUs and bridges above them are not."""
+def as_json(host: Host, found: Sequence[Conclusion]) -> bytes:
+    """Return all that is known as JSON; devices other than GPUs and bridges above them are not."""
     devices = None if host.lspci is None else host.lspci.devices
     known = {
         "summary": summary(host, found).sentence,
@@ -50,8 +49,7 @@ def write_json(path: Path, host: Host, found: Sequence[Conclusion]) -> None:
         "probed": host.probed,
         "findings": found,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(known), indent=2) + b"\n")
+    return msgspec.json.format(msgspec.json.encode(known), indent=2) + b"\n"
 
 
 def _copy(copy: HostCopy, environment: Environment) -> Measurement:

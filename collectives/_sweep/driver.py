@@ -11,7 +11,7 @@ Every step becomes an event: written to the journal, added to the state, told to
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from collectives._sweep import kept_logs, launch, probe
@@ -40,6 +40,16 @@ from verifyscope.records import Status
 
 PROBES = "probe"
 STRESS = -1
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a probe has shown so far."""
+
+    group: Group | None = None
+    logs: Logs = field(default_factory=lambda: Logs(()))
+    wrong: dict[tuple[Point, Launch], int] = field(default_factory=dict)
+    lost: RankFailed | None = None
 
 
 class Driver:
@@ -100,47 +110,49 @@ class Driver:
     def _probe(self, at: int) -> None:
         """Find out whether a combination does what it asks for, and does it right."""
         tasks = tuple(Task(point=point, timings=()) for point in self.state.spec.points)
-        began = time.monotonic()
-        group: Group | None = None
-        logs: Logs | None = None
-        wrong: dict[tuple[Point, Launch], int] = {}
-        lost: RankFailed | None = None
-        job = self._job("probe", at, tasks)
-        try:
-            for found in self._results(job, "probe"):
-                if isinstance(found, Group):
-                    group = found
-                elif isinstance(found, Probed):
-                    wrong[found.point, found.launch] = found.wrong
-                elif isinstance(found, Logs):  # each machine sends its own
-                    logs = found if logs is None else Logs((*logs.files, *found.files))
-        except RankFailed as failed:
-            lost = failed
-        log = self._read(at, logs)
-        eager = sum(launch == "eager" for _, launch in wrong)
-        self.joins_s += 0.0 if group is None else group.seconds
-        if group is None or eager < len(tasks):
-            self._lose_probe(at, lost, log, eager, time.monotonic() - began)
+        began, job = time.monotonic(), self._job("probe", at, tasks)
+        seen = self._seen(job)
+        log = self._read(at, seen.logs)
+        eager = sum(launch == "eager" for _, launch in seen.wrong)
+        if seen.group is None or eager < len(tasks):
+            self._lose_probe(at, seen.lost, log, eager, time.monotonic() - began)
             return
+        self.joins_s += seen.group.seconds
         known = probe.Probe(
             op=self.collective.name,
             combination=job.combination,
-            ranks=group.ranks,
-            wrong=wrong,
+            ranks=seen.group.ranks,
+            wrong=seen.wrong,
             log=log,
+            nccl=job.nccl,
         )
         self.emit(
             ProbeDone(
                 combination=at,
                 verdicts=probe.verdicts(known, self.state.spec.points),
-                library_version=group.ranks[0].library_version,
-                devices=tuple(map(self._device, group.ranks)),
-                join_s=group.seconds,
+                library_version=seen.group.ranks[0].library_version,
+                devices=tuple(map(self._device, seen.group.ranks)),
+                join_s=seen.group.seconds,
                 wall_s=time.monotonic() - began,
-                no_graph=self._no_graph(lost),
+                no_graph=self._no_graph(seen.lost),
                 logs=None if log is None else self._log_folder(at).name,
             )
         )
+
+    def _seen(self, job: Job) -> "_Seen":
+        """Run a probe and gather what it shows, whether it comes to its end or not."""
+        seen = _Seen()
+        try:
+            for found in self._results(job, "probe"):
+                if isinstance(found, Group):
+                    seen.group = found
+                elif isinstance(found, Probed):
+                    seen.wrong[found.point, found.launch] = found.wrong
+                elif isinstance(found, Logs):  # each machine sends its own
+                    seen.logs = Logs((*seen.logs.files, *found.files))
+        except RankFailed as failed:
+            seen.lost = failed
+        return seen
 
     def _no_graph(self, lost: RankFailed | None) -> tuple[Status, str] | None:
         """Return why graphs are not timed: eager calls were right all the same."""
@@ -148,9 +160,9 @@ class Driver:
             return "unsupported", f"{self.backend.name} has no CUDA graph"
         return None if lost is None else (lost.kind, f"{lost.reason}; in a CUDA graph")
 
-    def _read(self, at: int, logs: Logs | None) -> NcclLog | None:
+    def _read(self, at: int, logs: Logs) -> NcclLog | None:
         """Keep what NCCL left, and return what its logs say; None where the backend has none."""
-        if logs is None or not self.backend.chooses:
+        if not self.backend.chooses:
             return None
         kept_logs.keep(logs, self._log_folder(at))
         return kept_logs.read(logs)
@@ -212,7 +224,8 @@ class Driver:
             for found in self._results(job, what):
                 if isinstance(found, Group):
                     join_s = found.seconds
-                    ignored = next(probe.not_in_effect(job.combination, found.ranks), None)
+                    asked = job.combination
+                    ignored = next(probe.not_in_effect(asked, found.ranks, nccl=job.nccl), None)
                 elif isinstance(found, Result):
                     left.remove((found.point, found.timing))
                     self.samples_s += found.spent_s
@@ -286,6 +299,7 @@ class Driver:
             warmup=spec.warmup,
             timeout_s=spec.timeout_s,
             stress_calls=spec.stress_calls,
+            nccl=spec.nccl if self.backend.chooses else None,
         )
 
     def _placed(self, combination: Combination) -> Combination:

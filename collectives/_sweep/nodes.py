@@ -34,7 +34,7 @@ from collectives._sweep.messages import (
     Progress,
     Stop,
 )
-from verifyscope.errors import Failure, UsageError
+from verifyscope.errors import Failure, UsageError, reason_of
 
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _ARRIVE_S = 300.0
@@ -246,8 +246,13 @@ def _listening(host: str) -> socket.socket:
 
 def arrive(place: Launched) -> Connection:
     """Connect to the machine of rank 0."""
-    said = json.loads(meet(place).get(f"verifyscope-{place.try_name}"))
-    opened = socket.create_connection((place.host, said["port"]), timeout=_ARRIVE_S)
+    try:
+        said = json.loads(meet(place).get(f"verifyscope-{place.try_name}"))
+        opened = socket.create_connection((place.host, said["port"]), timeout=_ARRIVE_S)
+    except (OSError, RuntimeError) as error:  # torch's errors of a store are RuntimeErrors
+        raise Failure(
+            f"the machine of rank 0 does not answer ({reason_of(error)}); its own output says why"
+        ) from error
     opened.setblocking(True)
     connection = Connection(opened.detach())
     transport.answer_challenge(connection, said["secret"].encode())

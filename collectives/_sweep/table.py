@@ -86,7 +86,7 @@ class Table:
             if row.timing.depth == 1 and row.timing.launch == "eager":
                 by_size.setdefault(row.point.size_bytes, {})[row.point.in_place] = row
         for pair in by_size.values():
-            if any(row.status in ("ok", "corrupt") for row in pair.values()):
+            if any(row.status == "ok" or row.wrong for row in pair.values()):
                 yield self.row(pair.get(False), pair.get(True))
 
     def row(self, out_of_place: Row | None, in_place: Row | None) -> str:

@@ -62,7 +62,10 @@ def fitted(found: Sequence[Forecast]) -> Iterator[Fit]:
                     for one in group
                     if (seconds := _seconds(one, name)) is not None
                 }
-                line = fits.fit(name, axis, other=at, seconds=times)
+                bound = name != "byte floor" and any(
+                    each.bound for one in group for each in one.components
+                )
+                line = fits.fit(name, axis, other=at, seconds=times, bound=bound)
                 if line is not None:
                     yield line
 

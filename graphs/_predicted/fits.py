@@ -15,7 +15,10 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A line through the seconds of `name` over an axis, at one value of the other."""
+    """A line through the seconds of `name` over an axis, at one value of the other.
+
+    bound: some of the points hold an upper bound, so that the slope is one, too.
+    """
 
     name: str
     axis: Axis
@@ -25,9 +28,12 @@ class Fit:
     worst_s: float
     mean_s: float
     sizes: tuple[int, ...]
+    bound: bool = False
 
 
-def fit(name: str, axis: Axis, *, other: int, seconds: Mapping[int, float]) -> Fit | None:
+def fit(
+    name: str, axis: Axis, *, other: int, seconds: Mapping[int, float], bound: bool = False
+) -> Fit | None:
     """Return the line through seconds by size; None of fewer than two sizes."""
     if len(seconds) < 2:
         return None
@@ -44,4 +50,5 @@ def fit(name: str, axis: Axis, *, other: int, seconds: Mapping[int, float]) -> F
         worst_s=worst_s if worst_s > _ROUNDING * mean_s else 0.0,
         mean_s=mean_s,
         sizes=tuple(sizes),
+        bound=bound,
     )

@@ -62,6 +62,7 @@ def fitted(fit: fits.Fit, of: Forecast, environment: Environment) -> Measurement
             "points": len(fit.sizes),
         },
         method={"sizes": ", ".join(map(str, fit.sizes))},
+        flags=("upper-bound",) if fit.bound else (),
     )
 
 

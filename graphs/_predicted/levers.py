@@ -131,6 +131,8 @@ def _all_reduce(
 def _to_floor(mine: Sequence[Component]) -> str:
     if all(one.basis == "floor" for one in mine):
         return "counted at its floor already: no time of a kernel is known"
+    if any(one.bound for one in mine):
+        return "from an upper bound to the floor of its bytes, more than there is"
     return "at the floor of its bytes, the most there is"
 
 

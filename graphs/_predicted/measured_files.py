@@ -17,6 +17,7 @@ from verifyscope.errors import UsageError
 from verifyscope.hardware import Gpu
 from verifyscope.parts import class_of
 from verifyscope.predictions import WHOLE
+from verifyscope.privacy import redacted
 from verifyscope.records import Environment, Measurement, Record
 
 _RECORDS = b'{"type":"'
@@ -47,7 +48,7 @@ def read(paths: Sequence[Path], *, gpu: Gpu) -> Measured:
             )
         passes += [one for one in usable if is_pass(one)]
         others = (one for one in usable if not is_pass(one))
-        found += points.measured(others, path.name)
+        found += points.measured(others, redacted(path.name))
     return Measured(tuple(found), tuple(passes))
 
 

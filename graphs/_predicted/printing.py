@@ -60,7 +60,7 @@ def show_fits(found: Sequence[fits.Fit]) -> None:
     """Print the lines through several cases."""
     rows = [
         (
-            one.name,
+            f"{one.name}{', an upper bound' if one.bound else ''}",
             f"{one.axis}, at {'context' if one.axis == 'rows' else 'rows'} {one.other:,}",
             units.seconds(one.base_s),
             f"{units.seconds(one.slope_s)} a {'row' if one.axis == 'rows' else 'token'}",

@@ -20,10 +20,14 @@ from reports import (
     _compiled,
     _environments,
     _findings,
+    _html,
     _kernels,
+    _marks,
     _method,
     _moe,
     _not_run,
+    _packed,
+    _stub_passes,
     _sweep,
     _sweep_view,
     _text,
@@ -35,7 +39,7 @@ from reports._attention_view import attention_view
 from reports._collected import Collected
 from reports._drawn import Folder
 from reports._kernels import Kernels
-from reports._markdown import code, text
+from reports._markdown import bullets, code, text
 from reports._moe_view import moe_view
 from reports._op_view import OpView, left_out, op_view
 from reports._summary import summary
@@ -54,9 +58,24 @@ class MadeBy:
 
 
 def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
-    """Write report.md and its plots, made by `command`, into `folder`."""
-    drawn = Folder(path=folder if plots else None)
+    """Write report.md, its plots and report.html, made by `command`, into `folder`."""
+    page = _single_blank_lines(_marked(found, Folder(path=folder if plots else None), command))
+    (folder / "report.md").write_text(_marks.removed(page), encoding="utf-8")
+    every = _packed.every(found)
+    html = _html.page(
+        page,
+        plots=folder if plots else None,
+        records={one.id: one for one in every},
+        packed=_packed.packed(every, found),
+        drawing="",
+    )
+    (folder / _html.PAGE).write_text(html, encoding="utf-8")
+
+
+def _marked(found: Collected, drawn: Folder, command: str) -> str:
+    """Return the Markdown, in which numbers are marked with their records (reports/_marks.py)."""
     kernels = _kernels.kernels(found)
+    stub = _stub_passes.cases(found)
     series, sweeps = _sweep.all_series(found), _combinations.concluded(found)
     changes = _changes.changes(found)
     curves = {op.name: _verify.curves(op) for op in kernels.ops}
@@ -66,7 +85,7 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
     passes = _budget.passes(found.predicted)
     not_run = _not_run.grouped(found.not_run)
     found.warnings[:] = dict.fromkeys(found.warnings)
-    page = _template().render(
+    return _template().render(
         made_by=_made_by(found, command),
         what=_what(found),
         summary=summary(
@@ -78,6 +97,7 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
             sweeps=sweeps,
             passes=passes,
             changes=changes,
+            stub=_stub_passes.headline(stub),
         ),
         findings=_findings.shown(found.findings),
         findings_left_out=left_out(_findings.left_out(found.findings), "finding"),
@@ -89,12 +109,12 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
         sweep=_sweep_view.view(found, series, sweeps, folder=drawn),
         traces=_traces_view(found),
         where=_where.view(found, passes, drawn),
+        stub=_stub_view(found, stub),
         compiled=_compiled_view(builds, (*attention.builds, *moe.builds)),
         not_run=_not_run_view(not_run),
         method=_method_view(found, kernels),
         warnings=[text(warning) for warning in found.warnings],
     )
-    (folder / "report.md").write_text(_single_blank_lines(page), encoding="utf-8")
 
 
 @cache
@@ -133,7 +153,7 @@ def _what(found: Collected) -> str:
     """Return on which machines, from which files and for which GPUs there is something."""
     ids: dict[str, None] = {}
     files: dict[str, None] = {}
-    for one in (*found.kernels, *found.collectives, *found.traces):
+    for one in (*found.kernels, *found.collectives, *found.traces, *found.passes):
         if one.source == "measured":
             ids[one.environment] = None
         elif one.origin is not None:
@@ -229,6 +249,27 @@ def _kernels_view(
         by_interval=_kernels.has_interval_verdicts(kernels),
         on_cpu=any(found.on_cpu(row.point.main) for op in kernels.ops for row in op.rows),
         left_out=plural(kernels.left_out, "case") if kernels.left_out else "",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StubView:
+    """What was measured of passes."""
+
+    headline: str
+    cases: list[_stub_passes.CaseView]
+    on_cpu: bool
+    left_out: str
+
+
+def _stub_view(found: Collected, cases: Sequence[_stub_passes.Case]) -> StubView:
+    shown = cases[: _stub_passes.MOST_CASES]
+    headline = _stub_passes.headline(shown)
+    return StubView(
+        headline=bullets(headline) if headline else "",
+        cases=_stub_passes.view(found, shown),
+        on_cpu=any(found.on_cpu(case.first) for case in shown),
+        left_out=left_out(len(cases) - len(shown), "pass"),
     )
 
 

@@ -36,12 +36,17 @@ def summary(
     sweeps: Sequence[SweepConclusion],
     passes: Sequence[_budget.Pass],
     changes: Sequence[_changes.Change],
+    stub: Sequence[str],
 ) -> str:
-    """Return the lines: counts, then kernels, collectives, prediction, compile gate."""
+    """Return the lines: counts, then passes, kernels, collectives, prediction, compile gate.
+
+    stub: what the measured passes say.
+    """
     lines = [
         _counts(found, not_run),
         *_wrong(not_run),
         *_changes.counts(changes, found)[:_MOST_OF_A_KIND],
+        *stub[:_MOST_OF_A_KIND],
         *_kernel_lines(found, kernels, curves=curves),
         *_sweep_lines(found, sweeps),
         *_all_reduce_lines(
@@ -56,7 +61,7 @@ def summary(
 
 
 def _counts(found: Collected, not_run: Sequence[_not_run.Group]) -> str:
-    timed = (*found.kernels, *found.collectives, *found.traces)
+    timed = (*found.kernels, *found.collectives, *found.traces, *found.passes)
     imported = sum(one.source == "imported" for one in timed)
     measured = len(timed) - imported
     words = [f"**{plural(measured, 'point')} measured**" if measured else "**Nothing measured**"]
@@ -150,7 +155,7 @@ def _all_reduce_lines(found: Collected, series: Sequence[_sweep.Series]) -> list
             nearest[id(one.series)] = one
     return [
         f"All-reduces of a pass of {text(one.model)} with {plural(one.tokens, 'row')}: "
-        f"{one.calls:,} x {_text.duration(one.measured.median_s)} = "
+        f"{one.calls:,} x {_text.median(one.measured)} = "
         f"**{_text.duration(one.seconds)}** ({text(_sweep.name(one.series, found))})."
         for one in list(nearest.values())[:_MOST_OF_A_KIND]
     ]
@@ -186,10 +191,7 @@ def _modes(whole: Forecast) -> str:
     if eager is None or graph is None:
         return ""
     least = "at least " if eager.flags else ""
-    return (
-        f"; eager {least}{_text.duration(eager.median_s)}, as one graph "
-        f"{least}{_text.duration(graph.median_s)}"
-    )
+    return f"; eager {least}{_text.median(eager)}, as one graph {least}{_text.median(graph)}"
 
 
 def _compiled_lines(found: Collected) -> list[str]:

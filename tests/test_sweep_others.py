@@ -3,6 +3,7 @@
 And bound to what is installed here: torch's operations, CuPy, FlashInfer's package.
 """
 
+import inspect
 import os
 import re
 import subprocess
@@ -251,6 +252,19 @@ def test_flashinfer_of_another_version_is_a_reason() -> None:
         Unsupported, match=r"FlashInfer .* has no PcieIpcAllReduceWorkspace; 0.7 has"
     ):
         flashinfer_pcie._FlashInfer()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_workspace_of_an_installed_flashinfer_is_called_as_it_wants() -> None:
+    comm = pytest.importorskip("flashinfer.comm")
+    workspace = getattr(comm, flashinfer_pcie.WORKSPACE, None)
+    if workspace is None:
+        pytest.skip("this FlashInfer has none")
+    given = {"group": None, "max_numel": 8, "dtype": torch.bfloat16}
+    inspect.signature(workspace.__init__).bind("self", **given)
+    inspect.signature(workspace.all_reduce).bind("self", "tensor", out="tensor")
+    inspect.signature(workspace.supports).bind("self", "tensor")
+    inspect.signature(workspace.rebind_stream).bind("self")
 
 
 def setting(**others: object) -> Setting:

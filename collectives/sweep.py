@@ -1,4 +1,4 @@
-"""`python -m collectives.sweep --gpus 8`: an all-reduce over real ranks in every combination.
+"""`python -m collectives.sweep --gpus 8`: collectives over real ranks in every combination.
 
 Each combination of algorithm, protocol and further settings runs in fresh processes: a probe shows
 whether NCCL really does what is asked and does it right, then silent starts are timed. A sample is
@@ -20,11 +20,13 @@ from verifyscope import cli
 from verifyscope.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from collectives._sweep.spec import Spec
 
 PROGRAM = "python -m collectives.sweep"
 # What may stand beside --resume: all else is taken from the run.
-_WITH_RESUME = ("resume", "json")
+_WITH_RESUME = ("resume", "json", "nccl")
 
 application = cli.app("Time collectives over all ranks of this machine, and check every value.")
 
@@ -32,6 +34,10 @@ application = cli.app("Time collectives over all ranks of this machine, and chec
 @application.command()
 def main(
     context: typer.Context,
+    op: Annotated[
+        str,
+        typer.Option(help="all_reduce, reduce_scatter, all_gather, all_to_all, or several."),
+    ] = "all_reduce",
     ranks: Annotated[
         int | None,
         typer.Option("--gpus", "--ranks", help="Ranks, 8: one a GPU, with gloo one a CPU process."),
@@ -97,6 +103,10 @@ def main(
     force: Annotated[
         bool, typer.Option("--force", help="Try what the plan lists as unsupported, but LL128.")
     ] = False,
+    nccl: Annotated[
+        str | None,
+        typer.Option(help="Another NCCL than torch's: a libnccl.so.2, or a folder with one."),
+    ] = None,
     depth: Annotated[
         int | None,
         typer.Option(help="Calls in a row: twice the model's layers, 122; with gloo 8."),
@@ -127,7 +137,7 @@ def main(
         Path | None, typer.Option(help="Write the table as JSON, with the keys of nccl-tests -J.")
     ] = None,
 ) -> None:
-    """Time an all-reduce over all ranks, size by size, in every combination of the plan.
+    """Time collectives over all ranks, size by size, in every combination of the plan.
 
     More than one machine: start the same command on each; rank 0 plans, records and prints.
 
@@ -137,22 +147,26 @@ def main(
 
     With Slurm: `srun --ntasks-per-node 1` before it, and the first of the job's hosts as HOST.
     """
-    from collectives._sweep import asked, journal, nodes, session
+    from collectives._sweep import asked, journal, nccl_library, nodes, session
 
     signal.signal(signal.SIGTERM, _terminate)
     place = nodes.here()
     if place is not None and not place.leads:
         return  # the first process of this machine starts fresh ranks for all
+    library = None if nccl is None else nccl_library.find(nccl)
     leads = place is None or place.node == 0
     if resume is not None:
         _only_resume(context)
         if place is not None and not leads:
-            session.follow(place)
+            session.follow(place, library)
         records = journal.find(resume)
-        events = tuple(journal.read(journal.beside(records)))
-        session.sweep(session.Session(records=records, json=json, place=place, events=events))
+        begun = journal.sweeps(journal.beside(records))
+        session.sweep(
+            session.Session(records=records, json=json, place=place, sweeps=begun, nccl=library)
+        )
         return
     given = asked.Options(
+        ops=op,
         ranks=ranks,
         backend=backend,
         model=model,
@@ -179,16 +193,19 @@ def main(
         starts=starts,
         stress_calls=stress_calls,
         timeout=timeout,
+        nccl=library,
     )
-    spec = asked.spec(given, place, op="all_reduce")
+    specs = asked.specs(given, place)
     if leads:
         _warn()
     if plan:
-        _print_plan(spec if leads else None)
+        _print_plan(specs if leads else ())
         return
     if place is not None and not leads:
-        session.follow(place)
-    session.sweep(session.Session(records=records, json=json, place=place, spec=spec))
+        session.follow(place, library)
+    session.sweep(
+        session.Session(records=records, json=json, place=place, specs=specs, nccl=library)
+    )
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
@@ -217,13 +234,16 @@ def _warn() -> None:
         cli.note(f"{PROGRAM}: {warning}")
 
 
-def _print_plan(spec: "Spec | None") -> None:
+def _print_plan(specs: "Sequence[Spec]") -> None:
     """Print what would be run, and what not, with the reasons; one machine does, for all."""
     rows = []
-    for known in () if spec is None else spec.combinations:
-        settings = " ".join(f"{name}={value}" for name, value in known.requested().items())
-        rows.append((known.label, known.verdict, settings, known.reason))
-    cli.print_rows(rows, ("combination", "verdict", "settings", "reason"))
+    for spec in specs:
+        for known in spec.combinations:
+            settings = " ".join(f"{name}={value}" for name, value in known.requested().items())
+            rows.append((spec.op, known.label, known.verdict, settings, known.reason))
+    columns = ("collective", "combination", "verdict", "settings", "reason")
+    first = 0 if len(specs) > 1 else 1
+    cli.print_rows([row[first:] for row in rows], columns[first:])
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ copied; held_bytes. Times are of a whole pass, of the slowest rank.
 - ops "graph_instantiate", "graph_upload", "graph_first_launch", part "host": once a mode; method
   graphs, copies, nodes_kernel, nodes_memcpy, ... or not_opened. A `Finding` "captured" lists the
   kernels of the one graph.
-- op "forward_fit", part "forward": time over rows or context, of several cases; median_s is the
-  longest of them, method axis, base_s, slope_s (a row, or a token), points.
+- op "forward_fit", part "forward": the line through passes of several rows or contexts, which one
+  of them holds in its dims; median_s is that of the largest. method: axis, other (the value of the
+  other axis), base_s, slope_s (a row, or a token of context), worst_s, sizes; ratio, ratio_low,
+  ratio_high of the largest against the smallest, and grows: grows | does not grow | unsure.
 """

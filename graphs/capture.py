@@ -42,6 +42,10 @@ class CaptureBroke(Exception):
         self.op, self.reason = op, reason
 
 
+class RecordedNothing(Exception):
+    """A capture without a node: torch only warns of it, and a replay would do nothing."""
+
+
 class Graph(Protocol):
     """A captured graph that was instantiated and uploaded; what that took, in seconds."""
 
@@ -118,6 +122,13 @@ class Graphed:
     def restore(self) -> None:
         """Put back what passes before have changed in place."""
         self.of.restore()
+
+    def require_nodes(self) -> None:
+        """Raise `RecordedNothing` for a graph without nodes, as far as graphs can be opened."""
+        with contextlib.suppress(nodes.NotOpened):
+            for graph in self.graphs:
+                if not graph.opened().count:
+                    raise RecordedNothing("the capture recorded nothing")
 
     def opened(self) -> Nodes:
         """Return the nodes of all graphs together."""

@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from graphs._stub import asked, launch, printing, shrunken
+from graphs._stub import asked, growth, launch, printing, shrunken
 from graphs._stub.asked import Case, DeviceName, Job, PassMode, Reduce
+from graphs._stub.growth import Growth, Point
 from graphs._stub.messages import (
     Ablated,
     Broke,
@@ -76,14 +77,18 @@ def measure(given: Asked) -> None:
     told: list[dict[str, Any]] = []
     problems: list[str] = []
     refused: list[str] = []
+    points: list[Point] = []
     with runs.start(given.records, "replay") as run, launch.holder() as holder:
         for job in jobs:
             printing.begin(job.case, device=job.device, ranks=job.ranks)
             one = _Case(job, run)
             one.run(holder)
             told.append(one.told)
+            points += one.points
             problems += one.problems
             refused += one.refused
+            last = one
+        _tell_growth(points, last)
     if given.json is not None:
         given.json.parent.mkdir(parents=True, exist_ok=True)
         given.json.write_bytes(msgspec.json.encode(told) + b"\n")
@@ -97,6 +102,13 @@ def measure(given: Asked) -> None:
         raise UsageError(first)
 
 
+def _tell_growth(points: list[Point], last: "_Case") -> None:
+    """Print and record the lines through passes of several rows or contexts."""
+    for found in growth.growths(points):
+        print(f"# {growth.sentence(found)}")
+        last.fitted(found)
+
+
 class _Case:
     """One case while it is measured: attempts on fresh ranks until nothing breaks."""
 
@@ -106,6 +118,7 @@ class _Case:
         self.told: dict[str, Any] = {"case": job.case.dims()}
         self.problems: list[str] = []
         self.refused: list[str] = []
+        self.points: list[Point] = []
         self._profiled: list[Profiled] = []
         self._accounts: dict[PassMode, Account] = {}
         self._op = passes.FORWARD
@@ -163,6 +176,7 @@ class _Case:
                 print(f"# {name}: {value}")
         elif isinstance(message, Passed):
             self._op = passes.ACCOUNT  # what is measured of a case after its passes
+            self.points.append(Point(case=case, mode=message.mode, samples=message.samples))
             printing.passed(case, message)
             self._append(self._writer.passed(message))
         elif isinstance(message, Ablated):
@@ -191,6 +205,10 @@ class _Case:
             self._append(wrong)
             self.problems.append(f"{self._job.case.name}: {wrong.record.reason}")
 
+    def fitted(self, found: Growth) -> None:
+        """Record a line through passes of several cases, this one's among them."""
+        self._append(self._writer.fitted(found))
+
     def _append(self, *lines: Line) -> None:
         for line in lines:
             self._run.append(line.record, line.samples)
@@ -200,6 +218,7 @@ def _jobs(given: Asked) -> Iterator[Job]:
     device: DeviceName = (
         "cpu" if choose("--device", given.device, ["cpu", "cuda"]) == "cpu" else "cuda"
     )
+    _require_seconds(given)
     tp = _tp(given, device)
     reduces = asked.reduces(given.all_reduce or _default_reduce(given, device, tp))
     ranks = _ranks(given, device, tp, reduces)
@@ -234,7 +253,7 @@ def _cases(given: Asked, device: DeviceName, tp: int, reduces: list[Reduce]) -> 
                     rows=count,
                     context=context,
                     requests=units.parse_count(given.requests),
-                    tree=given.tree or asked.tree_for(count),
+                    tree=_tree(given, count),
                     attention=_form(given.attention),
                     path=_path(given.moe),
                     reduce=reduce,
@@ -282,6 +301,18 @@ def _ranks(given: Asked, device: DeviceName, tp: int, reduces: list[Reduce]) -> 
             f"--all-reduce {reduces[0]} is of one process; leave --gpus out, or give real"
         )
     return ranks
+
+
+def _tree(given: Asked, rows: int) -> str:
+    from kernels import _trees
+
+    return choose("--tree", given.tree or asked.tree_for(rows), list(_trees.TREES))
+
+
+def _require_seconds(given: Asked) -> None:
+    for option, value in (("--seconds", given.seconds), ("--timeout", given.timeout)):
+        if not 0 < value <= 86_400:
+            raise UsageError(f"{option} {value:g} is out of range; give seconds above 0, to a day")
 
 
 def _form(text: str) -> Any:

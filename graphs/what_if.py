@@ -20,8 +20,6 @@ from dataclasses import dataclass, replace
 from verifyscope import speculation
 from verifyscope.records import Launch
 
-_HALVINGS = 60
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
@@ -130,24 +128,9 @@ def fewer_rows(setting: Setting, rows: int) -> Setting:
     """Return `setting` with so many rows, each draft as likely to be accepted as before."""
     if setting.accepted is None or rows >= setting.rows:
         return replace(setting, rows=min(rows, setting.rows))
-    chance = chance_of(setting.accepted, rows=setting.rows)
-    return replace(setting, rows=rows, accepted=accepted_of(chance, rows=rows))
-
-
-def accepted_of(chance: float, *, rows: int) -> float:
-    """Return 1 + p + ... + p^(rows - 1): what a chain of rows - 1 drafts yields."""
-    return sum(chance**position for position in range(rows))
-
-
-def chance_of(accepted: float, *, rows: int) -> float:
-    """Return the p of which a chain of rows - 1 drafts yields `accepted` tokens."""
-    if not 1 <= accepted <= rows:
-        raise ValueError(f"a pass of {rows} rows yields 1 to {rows} tokens, not {accepted}")
-    low, high = 0.0, 1.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if accepted_of(middle, rows=rows) < accepted else (low, middle)
-    return high
+    chance = speculation.chain_step_acceptance(setting.accepted, drafts=setting.rows - 1)
+    accepted = speculation.chain_accepted(chance, drafts=rows - 1)
+    return replace(setting, rows=rows, accepted=accepted)
 
 
 def _row(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from verifyscope import passes
 from verifyscope.parts import class_of
 from verifyscope.predictions import WHOLE
 from verifyscope.records import (
@@ -22,6 +23,7 @@ from verifyscope.records import (
 _COLLECTIVES = ("all_reduce", "other_collective")
 # What a sweep itself took: starting processes, and all the rest.
 _SWEEP_OPS = ("process_start", "sweep")
+_PASS_OPS = (passes.FORWARD, "graph_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,8 @@ class Collected:
 
     environments: by id, the first of each; letters: what a report calls them, by id; runs: every
     one, for when and by which command.
-    kernels, collectives and traces were measured or imported and have a time; what has none is in
-    not_run.
+    kernels, collectives, traces and passes (of the stub) were measured or imported and have a time;
+    what has none is in not_run.
     predicted are the parts of passes, predicted_kernels what one kernel would take, believed what
     NCCL's own model or a fit says of a call. sweeping is what sweeps themselves took.
     """
@@ -43,6 +45,7 @@ class Collected:
     kernels: list[Measurement] = field(default_factory=list)
     collectives: list[Measurement] = field(default_factory=list)
     traces: list[Measurement] = field(default_factory=list)
+    passes: list[Measurement] = field(default_factory=list)
     not_run: list[Measurement] = field(default_factory=list)
     predicted: list[Measurement] = field(default_factory=list)
     predicted_passes: list[Measurement] = field(default_factory=list)
@@ -113,6 +116,8 @@ def _place(record: Measurement, found: Collected) -> None:
         found.not_run.append(record)
     elif record.op in _SWEEP_OPS and record.part == "host":
         found.sweeping.append(record)
+    elif record.implementation == passes.STUB and record.op.startswith(_PASS_OPS):
+        found.passes.append(record)
     elif record.op in TRACE_OPS:
         found.traces.append(record)
     elif is_collective(record):

@@ -48,6 +48,7 @@ def every(found: Collected) -> list[Measurement]:
             found.kernels,
             found.collectives,
             found.traces,
+            found.passes,
             found.predicted_passes,
             found.predicted,
             found.predicted_kernels,

@@ -28,6 +28,7 @@ from reports import (
     _not_run,
     _packed,
     _pass_drawing,
+    _stub_passes,
     _sweep,
     _sweep_view,
     _text,
@@ -40,7 +41,7 @@ from reports._attention_view import attention_view
 from reports._collected import Collected
 from reports._drawn import Folder
 from reports._kernels import Kernels
-from reports._markdown import code, text
+from reports._markdown import bullets, code, text
 from reports._moe_view import moe_view
 from reports._op_view import OpView, left_out, op_view
 from reports._summary import summary
@@ -76,6 +77,7 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
 def _marked(found: Collected, drawn: Folder, command: str) -> str:
     """Return the Markdown, in which numbers are marked with their records (reports/_marks.py)."""
     kernels = _kernels.kernels(found)
+    stub = _stub_passes.cases(found)
     series, sweeps = _sweep.all_series(found), _combinations.concluded(found)
     changes = _changes.changes(found)
     curves = {op.name: _verify.curves(op) for op in kernels.ops}
@@ -88,7 +90,7 @@ def _marked(found: Collected, drawn: Folder, command: str) -> str:
     return _template().render(
         made_by=_made_by(found, command),
         what=_what(found),
-        verdict=_verdict.verdict(found, series=series, sweeps=sweeps, passes=passes),
+        verdict=_verdict.verdict(found, series=series, sweeps=sweeps, predicted=passes),
         summary=summary(
             found,
             not_run,
@@ -98,6 +100,7 @@ def _marked(found: Collected, drawn: Folder, command: str) -> str:
             sweeps=sweeps,
             passes=passes,
             changes=changes,
+            stub=_stub_passes.headline(stub),
         ),
         findings=_findings.shown(found.findings),
         findings_left_out=left_out(_findings.left_out(found.findings), "finding"),
@@ -109,6 +112,7 @@ def _marked(found: Collected, drawn: Folder, command: str) -> str:
         sweep=_sweep_view.view(found, series, sweeps, folder=drawn),
         traces=_traces_view(found),
         where=_where.view(found, passes, drawn),
+        stub=_stub_view(found, stub),
         compiled=_compiled_view(builds, (*attention.builds, *moe.builds)),
         not_run=_not_run_view(not_run),
         method=_method_view(found, kernels),
@@ -152,7 +156,7 @@ def _what(found: Collected) -> str:
     """Return on which machines, from which files and for which GPUs there is something."""
     ids: dict[str, None] = {}
     files: dict[str, None] = {}
-    for one in (*found.kernels, *found.collectives, *found.traces):
+    for one in (*found.kernels, *found.collectives, *found.traces, *found.passes):
         if one.source == "measured":
             ids[one.environment] = None
         elif one.origin is not None:
@@ -248,6 +252,27 @@ def _kernels_view(
         by_interval=_kernels.has_interval_verdicts(kernels),
         on_cpu=any(found.on_cpu(row.point.main) for op in kernels.ops for row in op.rows),
         left_out=plural(kernels.left_out, "case") if kernels.left_out else "",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StubView:
+    """What was measured of passes."""
+
+    headline: str
+    cases: list[_stub_passes.CaseView]
+    on_cpu: bool
+    left_out: str
+
+
+def _stub_view(found: Collected, cases: Sequence[_stub_passes.Case]) -> StubView:
+    shown = cases[: _stub_passes.MOST_CASES]
+    headline = _stub_passes.headline(shown)
+    return StubView(
+        headline=bullets(headline) if headline else "",
+        cases=_stub_passes.view(found, shown),
+        on_cpu=any(found.on_cpu(case.first) for case in shown),
+        left_out=left_out(len(cases) - len(shown), "pass"),
     )
 
 

@@ -12,8 +12,9 @@ from html import escape
 from reports import _budget, _forecast, _plots, _text
 from reports._collected import Collected
 from reports._forecast import Forecast
-from reports._verdict import measured_passes
-from verifyscope.parts import IDLE
+from reports._verdict import measured_passes, same_case
+from verifyscope import passes
+from verifyscope.parts import IDLE, class_of
 from verifyscope.records import Measurement
 
 _ROOM = 96.0  # percent of the width for the longest lane
@@ -33,10 +34,10 @@ class _Mode:
     source: str
 
 
-def drawing(found: Collected, passes: Sequence[_budget.Pass]) -> str:
+def drawing(found: Collected, predicted: Sequence[_budget.Pass]) -> str:
     """Return a heading and the drawing of the first pass that was played or measured, or none."""
     wholes = _forecast.forecasts(found.predicted_passes)
-    played = next((one for one in passes if one.made_by in wholes), None)
+    played = next((one for one in predicted if one.made_by in wholes), None)
     modes = [_measured(one, found) for one in measured_passes(found) if one.median_s]
     if played is not None:
         modes += _predicted(played, wholes[played.made_by])
@@ -58,14 +59,23 @@ def drawing(found: Collected, passes: Sequence[_budget.Pass]) -> str:
 
 
 def _measured(one: Measurement, found: Collected) -> _Mode:
+    """Return a measured mode, in classes where a profiler told them (of other passes)."""
     pass_s = one.median_s or 0.0
+    told = [
+        (class_of(row.part) if row.op == passes.CLASS else IDLE, row.median_s)
+        for row in found.passes
+        if row.op in (passes.CLASS, passes.IDLE)
+        and row.launch == one.launch
+        and same_case(row, one)
+        and row.median_s
+    ]
     where = ", on the CPU" if found.on_cpu(one) else ""
     host = one.method.get("host_launch_s")
     return _Mode(
         name=f"{one.launch or 'a pass'}, measured{where}",
         pass_s=pass_s,
         host_s=float(host) if isinstance(host, int | float) else None,
-        device=[(_WHOLE, pass_s)],
+        device=told or [(_WHOLE, pass_s)],
         source="measured",
     )
 

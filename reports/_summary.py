@@ -36,12 +36,17 @@ def summary(
     sweeps: Sequence[SweepConclusion],
     passes: Sequence[_budget.Pass],
     changes: Sequence[_changes.Change],
+    stub: Sequence[str],
 ) -> str:
-    """Return the lines: counts, then kernels, collectives, prediction, compile gate."""
+    """Return the lines: counts, then passes, kernels, collectives, prediction, compile gate.
+
+    stub: what the measured passes say.
+    """
     lines = [
         _counts(found, not_run),
         *_wrong(not_run),
         *_changes.counts(changes, found)[:_MOST_OF_A_KIND],
+        *stub[:_MOST_OF_A_KIND],
         *_kernel_lines(found, kernels, curves=curves),
         *_sweep_lines(found, sweeps),
         *_all_reduce_lines(
@@ -56,7 +61,7 @@ def summary(
 
 
 def _counts(found: Collected, not_run: Sequence[_not_run.Group]) -> str:
-    timed = (*found.kernels, *found.collectives, *found.traces)
+    timed = (*found.kernels, *found.collectives, *found.traces, *found.passes)
     imported = sum(one.source == "imported" for one in timed)
     measured = len(timed) - imported
     words = [f"**{plural(measured, 'point')} measured**" if measured else "**Nothing measured**"]

@@ -12,7 +12,7 @@ from reports._collected import Collected
 from reports._forecast import Forecast
 from reports._markdown import code, text
 from reports._text import plural
-from verifyscope import predictions, speculation
+from verifyscope import passes, predictions, speculation
 from verifyscope.records import Finding, Measurement
 from verifyscope.sweep_conclusion import SweepConclusion
 
@@ -26,12 +26,12 @@ def verdict(
     *,
     series: Sequence[_sweep.Series],
     sweeps: Sequence[SweepConclusion],
-    passes: Sequence[_budget.Pass],
+    predicted: Sequence[_budget.Pass],
 ) -> str:
     """Return the three sentences as Markdown."""
     wholes = _forecast.forecasts(found.predicted_passes)
-    whole = next((wholes[one.made_by] for one in passes if one.made_by in wholes), None)
-    first = passes[0] if passes else None
+    whole = next((wholes[one.made_by] for one in predicted if one.made_by in wholes), None)
+    first = predicted[0] if predicted else None
     return " ".join(
         (
             _takes(found, first, whole),
@@ -47,8 +47,9 @@ def verdict(
 def _takes(found: Collected, first: _budget.Pass | None, whole: Forecast | None) -> str:
     measured = measured_passes(found)
     if measured:
-        best = min(measured, key=lambda one: (found.on_cpu(one), one.median_s or 0.0))
+        best = min(measured, key=lambda one: one.median_s or 0.0)
         where = ", on the CPU" if found.on_cpu(best) else ""
+        where += ", of a stub shrunk to fit, no time of the real model" * _is_shrunk(best)
         said = (
             f"A verify{_rows(best)} takes **{_text.median(best)}** (measured, {best.launch}{where})"
         )
@@ -78,12 +79,23 @@ def _takes(found: Collected, first: _budget.Pass | None, whole: Forecast | None)
 
 
 def measured_passes(found: Collected) -> list[Measurement]:
-    """Return the verify passes that were measured here as a whole."""
-    return [
-        one
-        for one in (*found.kernels, *found.traces)
-        if one.source == "measured" and one.op == "forward" and one.part == predictions.WHOLE
-    ]
+    """Return the modes of the pass that speaks for the report: of a GPU, of all layers' sizes."""
+    whole = [one for one in found.passes if one.op == passes.FORWARD and "outside" not in one.dims]
+    if not whole:
+        return []
+    best = min(whole, key=lambda one: (found.on_cpu(one), _is_shrunk(one), one.median_s or 0.0))
+    return [one for one in whole if same_case(one, best)]
+
+
+def same_case(one: Measurement, other: Measurement) -> bool:
+    """Say whether two records are of one case in one run."""
+    return one.environment == other.environment and (
+        (one.case, one.method.get("pass")) == (other.case, other.method.get("pass"))
+    )
+
+
+def _is_shrunk(one: Measurement) -> bool:
+    return one.dims.get("shrunk") is True
 
 
 def _imported(found: Collected) -> list[Measurement]:

@@ -1,5 +1,6 @@
 """The points of the suites: every implementation of every op on every case, by name."""
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 
@@ -24,11 +25,24 @@ def id_of(point: Point) -> str:
 
 @cache
 def points() -> tuple[Point, ...]:
-    """Return every point, those of a case together; `reason` says why it cannot be timed here."""
+    """Return every point, those of a case together; `reason` says why it cannot be timed here.
+
+    The first case of each op comes first, then the second of each: whoever has time for a part has
+    something of everything, and of each op what its author put first. Tiny cases come last.
+    """
     found = [_for_this_machine(point) for point in _select.points(Selection())]
-    groups = dict.fromkeys((point.op, point.case) for point in found)
-    order = {group: number for number, group in enumerate(groups)}
-    return tuple(sorted(found, key=lambda point: order[point.op, point.case]))
+    rank: dict[tuple[str, str], tuple[bool, int, int]] = {}
+    seen: Counter[tuple[str, bool]] = Counter()
+    for point in found:
+        if (point.op, point.case) not in rank:
+            tiny = _is_tiny(point)
+            rank[point.op, point.case] = (tiny, seen[point.op, tiny], len(rank))
+            seen[point.op, tiny] += 1
+    return tuple(sorted(found, key=lambda point: rank[point.op, point.case]))
+
+
+def _is_tiny(point: Point) -> bool:
+    return point.kind is not None and resolve(point)[1].tiny
 
 
 @cache

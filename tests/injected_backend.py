@@ -86,15 +86,16 @@ def _greet(log: _Log, job: Job, fault: str) -> None:
     log.say(f"Channel 00/0 : {log.rank}[0] -> {(log.rank + 1) % job.ranks}[1] via {way}")
 
 
-def _choose(log: _Log, size: int, fault: str) -> None:
-    if log.rank or fault == "silent":
+def _choose(log: _Log, op: str, size: int, fault: str) -> None:
+    if log.rank or fault == "silent" or op == "all_to_all":
         return
+    function = "".join(word.capitalize() for word in op.split("_"))
     algorithm = os.environ.get("NCCL_ALGO", "Ring").upper()
     protocol = os.environ.get("NCCL_PROTO", "LL").upper()
     if fault == "ignored":
         algorithm, protocol = "RING", "SIMPLE"
     log.say(
-        f"AllReduce: {size} Bytes -> Algo {algorithm} proto {protocol} channel{{Lo..Hi}}={{0..1}}"
+        f"{function}: {size} Bytes -> Algo {algorithm} proto {protocol} channel{{Lo..Hi}}={{0..1}}"
     )
 
 
@@ -127,11 +128,11 @@ def prepare(job: Job, rank: int) -> "Callable[[torch.Tensor, torch.Tensor], None
         ctypes.CDLL(None).setenv(b"NCCL_PROTO", b"LL", 1)
 
     def run(output: "torch.Tensor", source: "torch.Tensor") -> None:
-        size = source.numel() * source.element_size()
+        size = max(source.numel(), output.numel()) * source.element_size()
         if size == _BAD_BYTES:
             _misbehave(fault, rank, log)
         job.collective.run(output, source)
-        _choose(log, size, fault)
+        _choose(log, job.collective.name, size, fault)
         if size == _BAD_BYTES and fault == "corrupt" and rank == WRONG_RANK:
             output[:WRONG_ELEMENTS] += 1
         if fault == "bits" and job.purpose == "stress" and rank == WRONG_RANK:

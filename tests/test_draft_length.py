@@ -57,6 +57,17 @@ def test_plain_rows_grow_with_the_requests_too() -> None:
     assert given_step.break_even(4, drafted=2) == pytest.approx(22 / 15)
 
 
+@pytest.mark.parametrize(
+    ("rows", "seconds"),
+    [(1, 12.0), (2, 15.0), (3, 15.5), (4, 16.0), (6, 17.0), (8, 18.0), (10, 20.0), (0.5, 11.5)],
+)
+def test_known_points_count_as_they_are_and_the_slope_beyond_them(
+    rows: float, seconds: float
+) -> None:
+    line = Line(base_s=11.0, slope_s=1.0, points=((1, 12.0), (2, 15.0), (4, 16.0), (8, 18.0)))
+    assert line.seconds(rows) == pytest.approx(seconds)
+
+
 def test_a_tree_of_three_takes_the_three_likeliest_nodes() -> None:
     """0.6; 0.36 below it; 0.3 beside it: 2.26, two steps deep."""
     nodes = itertools.islice(draft_length.likeliest([0.6, 0.3], deepest=8), 4)

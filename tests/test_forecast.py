@@ -14,7 +14,7 @@ from ingest.log import Log
 from ingest.opening import Unreadable
 from tests.report_sample import CPU, GPU, kernel, write
 from tests.test_replay import _run as run
-from verifyscope import cli, predictions, records
+from verifyscope import cli, passes, predictions, records
 from verifyscope.records import Measurement, Record, Value
 
 _FOUNDING = ["--model", "kimi-k2.5", "--tp", "8", "--predict", "rtx-pro-6000-server"]
@@ -283,7 +283,7 @@ def test_what_does_not_count_is_left_out_and_said(capsys: pytest.CaptureFixture[
 
 def test_a_measured_pass_stands_beside_its_prediction(capsys: pytest.CaptureFixture[str]) -> None:
     dims: dict[str, Value] = {"model": "kimi-k2.5", "tp": 8, "rows": 4, "context": 8192}
-    whole = kernel("stub", 15_500.0, part="forward", op="pass", dims=dims, launch="eager")
+    whole = kernel("stub", 15_500.0, part="forward", op=passes.FORWARD, dims=dims, launch="eager")
     write(Path("mine.jsonl"), [machine(_SERVER), whole])
     out = ask(capsys, "--rows", "4", "--measured", "mine.jsonl")
     assert rows(out, "agreement")["eager"] == ["15.5 ms", "14.9 ms", "-3.8 %", "agrees"]

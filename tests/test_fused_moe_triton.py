@@ -15,7 +15,7 @@ from kernels.moe import fused_moe_triton as in_triton
 from kernels.moe._fused_moe_tiles import TABLES, Plan, Tile, distinct_of, plan_for, tiles_for
 from kernels.moe._paths import PATHS, Path, path_for
 from kernels.moe.fused_moe import Given, Shape
-from tests.fused_moe_problems import FORMS, OWN, assert_matches, problem, skip_if_it_cannot_run
+from tests.fused_moe_problems import FORMS, assert_matches, problem, skip_if_it_cannot_run
 from verifyscope.hardware import SHARED_BYTES_PER_BLOCK
 
 KIMI = Shape(tokens=1, top_k=8, experts=384, hidden=7168, intermediate=256, shared=0)
@@ -219,7 +219,8 @@ def test_a_program_may_compute_several_tiles_of_the_second_product(each: int) ->
 def test_records_are_told_the_path_the_tiles_and_the_splits() -> None:
     skip_if_it_cannot_run("triton")
     by_rule, direct, ordered = (
-        op.OP.implementations[name].prepare(problem()) for name in ("triton", *OWN[:2])
+        op.OP.implementations[name].prepare(problem())
+        for name in ("triton", "triton_direct", "triton_sorted")
     )
     assert by_rule.facts == direct.facts
     assert direct.facts["path"] == "direct"
@@ -236,7 +237,7 @@ def test_a_case_that_a_path_cannot_compute_is_refused_before_it_is_drawn() -> No
         name: op.OP.implementations[name].needs.refuses(
             find_case(op.OP, "t32-kimi-k2.5-tp8-int4-uniform")
         )
-        for name in ("triton", *OWN[:2])
+        for name in ("triton", "triton_direct", "triton_sorted")
     }
     assert refused == {
         "triton": None,
@@ -263,15 +264,15 @@ def test_tokens_at_an_odd_address_are_refused_in_words() -> None:
 
 
 @pytest.mark.skipif(_cubin.why_not() is not None, reason=str(_cubin.why_not()))
-@pytest.mark.parametrize("form", FORMS)
-def test_loads_are_issued_before_the_steps_that_need_them(form: str) -> None:
+def test_loads_are_issued_before_the_steps_that_need_them() -> None:
     # A loop that waits for all it has issued has nothing in flight while it multiplies: so it was
     # when the place of the next load came out of a branch.
-    case = next(one.name for one in op.OP.gate_cases if one.dims["format"] == form)
+    first = {one.dims["format"]: one.name for one in reversed(op.OP.gate_cases)}
+    items = [(first[form], 120) for form in FORMS]
     conditions = Conditions(processes=1, timeout_s=300, environment={"TRITON_INTERPRET": "0"})
-    with work("tests.fused_moe_pipelines:waits", [(case, 120)], conditions=conditions) as results:
-        (found,) = results
-    assert set(found) == {"gate_up", "down"}
-    for kernel, left in found.items():
-        assert len(left) == 2, kernel  # for up to 8 tokens, and for more
-        assert min(left) > 0, kernel
+    with work("tests.fused_moe_pipelines:waits", items, conditions=conditions) as results:
+        for form, found in zip(FORMS, results, strict=True):
+            assert set(found) == {"gate_up", "down"}
+            for kernel, left in found.items():
+                assert len(left) == 2, (form, kernel)  # for up to 8 tokens, and for more
+                assert min(left) > 0, (form, kernel)

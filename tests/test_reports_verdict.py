@@ -24,7 +24,7 @@ def verdict(page: Page, lines: list[Record]) -> str:
 def forward(launch: str, median_us: float, **changes: object) -> Measurement:
     """Return a whole pass that was measured."""
     whole = kernel("stub", median_us, op="forward", part="forward", launch=launch, case=launch)
-    return msgspec.structs.replace(whole, **{"dims": {"rows": 3}, **changes})
+    return msgspec.structs.replace(whole, **{"dims": {"rows": 3}, "case": "kimi", **changes})
 
 
 def theirs(op: str, median_us: float, case: str) -> Measurement:
@@ -57,6 +57,17 @@ def test_a_pass_on_a_cpu_says_so_and_one_on_a_gpu_goes_before_it(page: Page) -> 
     on_cpu = forward("eager", 5.0, environment="cpu")
     assert "5.00 us (measured, eager, on the CPU)" in verdict(page, [on_cpu])
     assert "29.5 ms (measured, eager)" in verdict(page, [on_cpu, forward("eager", 29_490.0)])
+
+
+def test_a_shrunk_stub_is_no_time_of_the_model_and_a_pass_in_pieces_is_none(page: Page) -> None:
+    shrunk = forward("eager", 900.0, dims={"rows": 3, "shrunk": True})
+    said = verdict(
+        page, [shrunk, forward("piecewise", 5.0, dims={"rows": 3, "outside": "attention"})]
+    )
+    assert "900 us (measured, eager, of a stub shrunk to fit, no time of the real model)" in said
+    assert "29.5 ms (measured, eager)" in verdict(
+        page, [shrunk, forward("eager", 29_490.0, case="b")]
+    )
 
 
 def test_a_replay_that_changes_nothing_is_no_lever(page: Page) -> None:

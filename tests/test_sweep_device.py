@@ -414,3 +414,23 @@ def test_two_outputs_with_one_other_bit_have_other_digests() -> None:
     assert stress.digest(other) != stress.digest(output)
     assert stress.digest(swapped)[0] == stress.digest(output)[0]
     assert stress.digest(swapped) != stress.digest(output)
+
+
+def test_what_is_read_back_is_shown_as_in_every_record(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "own.conf"
+    file.write_text("NCCL_HOSTID=rack7\nNCCL_BUFFSIZE=1048576\nNCCL_COMM_ID=10.1.2.3:45\n")
+    given = {"NCCL_CONF_FILE": str(file), "NCCL_GRAPH_FILE": "/home/alice/rings.xml"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)  # os.environ sets what getenv returns, too
+    found = in_effect.read_back("none")
+    assert found.settings["NCCL_GRAPH_FILE"] == "rings.xml"
+    assert [(known.name, known.settings) for known in found.files] == [
+        ("own.conf", {"NCCL_HOSTID": "<host>", "NCCL_BUFFSIZE": "1048576"})
+    ]
+    monkeypatch.setenv("NCCL_HOSTID", "rack7")
+    found = in_effect.read_back(None)
+    assert found.settings["NCCL_HOSTID"] == "<host>"
+    assert [known.settings for known in found.files] == [{"NCCL_BUFFSIZE": "1048576"}]
+    assert "rack7" not in repr(found)

@@ -23,6 +23,7 @@ CANARIES = {
     "VLLM_API_KEY": "canaryvllmkey",
     "NCCL_COMM_ID": "10.99.88.77:45678",
     "NCCL_DEBUG_FILE": "/home/canaryuser/logs/nccl.txt",
+    "NCCL_HOSTID": "canaryhost-7",
     "MY_OWN_SETTING": "canaryunlisted",
 }
 FAULTS = {

@@ -9,7 +9,7 @@ from collectives._sweep import backend
 from collectives._sweep.combination import Combination
 from collectives._sweep.job import Timing
 from collectives._sweep.journal import Imported, ProbeDone, StartDone
-from collectives._sweep.outcome import Outcome
+from collectives._sweep.outcome import Outcome, conclude
 from collectives._sweep.records import Recorder
 from collectives._sweep.screen import Screen
 from collectives._sweep.spec import Spec
@@ -75,6 +75,7 @@ def finish(state: State, records: Path) -> Outcome:
     made, run = outcome(state, records)
     with run:
         made.finish(wall_s=100.0, starts_s=20.0, samples_s=60.0)
+        conclude([made])
     return made
 
 

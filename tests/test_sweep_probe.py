@@ -216,6 +216,8 @@ PRIVATE = (
     "NCCL_COMM_ID set by environment to 10.1.2.3:4567",
     "NCCL_DEBUG_FILE set by environment to /home/alice/nccl.log",
     "NCCL_SOCKET_IFNAME set by environment to eth-secret",
+    "NCCL_HOSTID set by environment to rack7 node3",
+    'NET/OFI Setting NCCL_HOSTID to "rack7"',
     "NET/Socket : Using [0]eth0:10.20.30.40<0> [1]eth1:fe80::1234:5678:9abc:def0%eth1<0>",
     "Bootstrap : Using box-7:10.20.30.40<0>",
     "NCCL_GRAPH_FILE set by environment to /home/alice/rings.xml",
@@ -229,9 +231,20 @@ def test_a_kept_log_has_no_host_address_folder_or_unlisted_setting(tmp_path: Pat
     both = Logs((*found.files, (0, "topology.xml", topology)))
     assert kept_logs.keep(both, tmp_path / "probe" / "nccl")
     kept = (tmp_path / "probe" / "nccl" / "rank-0.nccl.log").read_text()
-    for word in ("10.", "alice", "/home", "box-7", "4711", "fe80", "eth-secret", "COMM_ID"):
+    for word in (
+        "10.",
+        "alice",
+        "/home",
+        "box-7",
+        "4711",
+        "fe80",
+        "eth-secret",
+        "COMM_ID",
+        "rack7",
+    ):
         assert word not in kept
     assert "NCCL_GRAPH_FILE set by environment to rings.xml" in kept
+    assert "NCCL_HOSTID set by environment to <host>\n" in kept
     assert f"rank0:0:0 [0] NCCL INFO {CHOSEN}" in kept
     xml = (tmp_path / "probe" / "nccl" / "topology.xml").read_text()
     assert xml == '<system version="1"><cpu numaid="0" host_hash="0x0"/></system>'

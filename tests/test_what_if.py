@@ -98,21 +98,12 @@ def test_the_plain_token_may_have_the_same_levers() -> None:
 
 def test_a_chain_of_drafts_keeps_its_chance_when_it_is_cut() -> None:
     # p = 1/2: 1 + 1/2 + 1/4 + 1/8 = 1.875 tokens of 4 rows, 1.5 of 2.
-    assert what_if.accepted_of(0.5, rows=4) == 1.875
-    assert what_if.chance_of(1.875, rows=4) == pytest.approx(0.5)
     fewer = what_if.fewer_rows(replace(NOW, accepted=1.875), 2)
     assert fewer.rows == 2
     assert fewer.accepted == pytest.approx(1.5)
     assert what_if.fewer_rows(NOW, 8).rows == 4
-    with pytest.raises(ValueError, match="a pass of 4 rows yields 1 to 4 tokens, not 5"):
-        what_if.chance_of(5, rows=4)
-
-
-@given(st.integers(2, 16), st.floats(0, 1))
-def test_the_chance_of_a_chain_is_found_again(rows: int, chance: float) -> None:
-    accepted = what_if.accepted_of(chance, rows=rows)
-    found = what_if.chance_of(min(accepted, rows), rows=rows)
-    assert what_if.accepted_of(found, rows=rows) == pytest.approx(accepted)
+    with pytest.raises(ValueError, match="3 drafted tokens yield 1 to 4, got 5"):
+        what_if.fewer_rows(replace(NOW, accepted=5), 2)
 
 
 @given(st.floats(-5, 1), st.integers(1, 4), st.sampled_from(["eager", "graph"]), st.floats(0, 60))

@@ -33,14 +33,28 @@ Shape = Literal["chain", "tree"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """time(rows) = base + slope x rows."""
+    """time(rows) = base + slope x rows; at and between known `points` the times of those.
+
+    points: (rows, seconds) by ascending rows. Beyond them each further row adds the slope.
+    """
 
     base_s: float
     slope_s: float
+    points: tuple[tuple[int, float], ...] = ()
 
     def seconds(self, rows: float) -> float:
         """Return the time of a pass of `rows`, of all requests together."""
-        return self.base_s + self.slope_s * rows
+        if not self.points:
+            return self.base_s + self.slope_s * rows
+        below, above = self.points[0], self.points[-1]
+        for one in self.points:
+            if one[0] <= rows:
+                below = one
+        if rows <= below[0] or below is above:
+            return below[1] + self.slope_s * (rows - below[0])
+        above = next(one for one in self.points if one[0] > rows)
+        part = (rows - below[0]) / (above[0] - below[0])
+        return below[1] + part * (above[1] - below[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +80,8 @@ class Costs:
         """Return a step of plain decoding: its rows grow with the requests, too."""
         if self.plain_s is None:
             return self.line.seconds(requests)
-        return self.plain_s + self.line.slope_s * (requests - self.plain_requests)
+        added_s = self.line.seconds(requests) - self.line.seconds(self.plain_requests)
+        return self.plain_s + added_s
 
     def break_even(self, requests: int, *, drafted: int) -> float:
         """Return the accepted tokens at which a chain equals plain decoding."""

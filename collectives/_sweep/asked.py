@@ -6,8 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collectives._sweep import axes, backend, plan, points
+from collectives._sweep.collective import Collective
 from collectives._sweep.combination import Combination
+from collectives._sweep.nccl_library import NcclLibrary
 from collectives._sweep.nodes import Launched
+from collectives._sweep.operations import OPERATIONS
 from collectives._sweep.spec import FEWEST_STARTS, Spec
 from verifyscope import units
 from verifyscope.errors import UsageError, choose
@@ -20,6 +23,7 @@ _GRAPHS = "graphs"
 class Options:
     """The options as they were typed; see their help."""
 
+    ops: str
     ranks: int | None
     backend: str | None
     model: str | None
@@ -46,14 +50,26 @@ class Options:
     starts: int
     stress_calls: int
     timeout: float
+    nccl: NcclLibrary | None = None
 
 
-def spec(given: Options, place: Launched | None, *, op: str) -> Spec:
-    """Return what `given` asks for; `UsageError` names the first value that is not allowed."""
-    moved_by = backend.find(given.backend or "nccl")
+def specs(given: Options, place: Launched | None) -> tuple[Spec, ...]:
+    """Return what `given` asks for, one spec for each collective; `UsageError` says what is wrong.
+
+    It names the first value that is not allowed.
+    """
+    words = dict.fromkeys(word.strip() for word in given.ops.split(","))
+    names = [choose("collective", word, list(OPERATIONS)) for word in words]
+    return tuple(_spec(given, place, OPERATIONS[name]) for name in names)
+
+
+def _spec(given: Options, place: Launched | None, collective: Collective) -> Spec:
+    moved_by, op = backend.find(given.backend or "nccl"), collective.name
+    if given.nccl is not None and not moved_by.chooses:
+        raise UsageError(f"{moved_by.name} uses no NCCL; leave --nccl out")
     ranks = _ranks(given.ranks, place)
     local_ranks = ranks if place is None else place.local_ranks
-    dtype = _dtype(given.dtype, moved_by, ranks)
+    dtype = _dtype(given.dtype, moved_by, ranks, summed=collective.redop != "none")
     found_points = points.points(
         on_device=moved_by.on_device,
         dtype=dtype,
@@ -61,6 +77,8 @@ def spec(given: Options, place: Launched | None, *, op: str) -> Spec:
         tokens=None if given.tokens is None else units.parse_list(given.tokens, units.parse_count),
         min_bytes=None if given.min_bytes is None else units.parse_bytes(given.min_bytes),
         max_bytes=None if given.max_bytes is None else units.parse_bytes(given.max_bytes),
+        parts=ranks if collective.split else 1,
+        in_place=collective.in_place is not None,
     )
     depth = given.depth or moved_by.depth or points.calls_in_a_pass(given.model)
     made = Spec(
@@ -78,6 +96,7 @@ def spec(given: Options, place: Launched | None, *, op: str) -> Spec:
         starts=given.starts,
         timeout_s=given.timeout,
         stress_calls=given.stress_calls,
+        nccl=None if given.nccl is None else given.nccl.version,
     )
     _in_range(given, made)
     return made
@@ -108,13 +127,13 @@ def _ranks(given: int | None, place: Launched | None) -> int:
     return place.ranks
 
 
-def _dtype(given: str, moved_by: backend.Backend, ranks: int) -> str:
+def _dtype(given: str, moved_by: backend.Backend, ranks: int, *, summed: bool) -> str:
     choose("dtype", given, list(points.DTYPE_BYTES))
     if not given.startswith("float8"):
         return given
     if not moved_by.on_device:
         raise UsageError(f"{moved_by.name} has no {given}; give --backend nccl, or another --dtype")
-    if ranks > points.MOST_EXACT[given]:
+    if summed and ranks > points.MOST_EXACT[given]:
         raise UsageError(
             f"sums of {given} over {ranks} ranks cannot be checked: whole numbers are exact up to "
             f"{points.MOST_EXACT[given]}; give another --dtype"

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from collections.abc import Sequence
 
 from collectives._sweep.messages import Gpus
 from collectives._sweep.points import DTYPE_BYTES
@@ -53,13 +54,14 @@ def require_gpus(spec: Spec, found: Gpus) -> None:
     )
 
 
-def require_memory(spec: Spec) -> None:
+def require_memory(specs: Sequence[Spec]) -> None:
     """Raise `UsageError` where the largest size does not fit in this machine, ranks times."""
     try:
         present = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         return
-    elements = max(point.elements for point in spec.points)
+    spec = specs[0]
+    elements = max(point.elements for each in specs for point in each.points)
     needed = spec.local_ranks * elements * DTYPE_BYTES[spec.dtype] * _COPIES
     if needed > present:
         raise UsageError(

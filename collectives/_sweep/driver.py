@@ -124,6 +124,7 @@ class Driver:
             ranks=seen.group.ranks,
             wrong=seen.wrong,
             log=log,
+            nccl=job.nccl,
         )
         self.emit(
             ProbeDone(
@@ -223,7 +224,8 @@ class Driver:
             for found in self._results(job, what):
                 if isinstance(found, Group):
                     join_s = found.seconds
-                    ignored = next(probe.not_in_effect(job.combination, found.ranks), None)
+                    asked = job.combination
+                    ignored = next(probe.not_in_effect(asked, found.ranks, nccl=job.nccl), None)
                 elif isinstance(found, Result):
                     left.remove((found.point, found.timing))
                     self.samples_s += found.spent_s
@@ -297,6 +299,7 @@ class Driver:
             warmup=spec.warmup,
             timeout_s=spec.timeout_s,
             stress_calls=spec.stress_calls,
+            nccl=spec.nccl if self.backend.chooses else None,
         )
 
     def _placed(self, combination: Combination) -> Combination:

@@ -1,15 +1,16 @@
 """What a worker sets before NCCL wakes up in it, and what it reads back when the group stands.
 
     prepare(job, rank, folder)      the combination's variables, NCCL's logging, the binding
-    read_back(bound)                what this process, configuration files and the binding then say
+    read_back(bound)                what this process, its NCCL, configuration files and the binding
+                                    then say
 
 Read back is what C's getenv returns: NCCL puts the settings of configuration files there, and a
-plugin may put its own. Only listed settings are looked at, redacted as in every record.
+plugin may put its own. Only listed settings are looked at, shown as in every record.
 """
 
 import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -18,8 +19,8 @@ from collectives._sweep.combination import CHOICE_VARIABLES
 from collectives._sweep.job import Job
 from collectives._sweep.messages import ConfigurationFile, ReadBack
 from ingest import nccl_conf
-from verifyscope.privacy import redacted
-from verifyscope.settings import NEVER, SETTINGS
+from verifyscope import settings
+from verifyscope.environment import loaded_nccl, nccl_release
 
 LOG_SUBSYSTEMS = "INIT,ENV,GRAPH,TUNING,COLL,P2P,SHM,NET"
 TOPOLOGY, GRAPHS = "topology.xml", "graphs.xml"
@@ -102,12 +103,36 @@ def read_back(bound: str | None) -> ReadBack:
     """Return what is in effect in this process now."""
     getenv = ctypes.CDLL(None).getenv
     getenv.argtypes, getenv.restype = [ctypes.c_char_p], ctypes.c_char_p
+    told = (name for name in settings.SETTINGS if name.startswith(_SPEAKERS))
     found: dict[str, str] = {}
-    for name in _told(SETTINGS):
+    for name in told:
         value = getenv(name.encode())
         if value is not None and name not in (*_LOGGING, *_DUMPS):
-            found[name] = redacted(value.decode(errors="replace"))
-    return ReadBack(settings=found, files=_configuration_files(), bound=bound)
+            found[name] = value.decode(errors="replace")
+    return ReadBack(
+        settings=settings.in_force(found),
+        files=_configuration_files(),
+        bound=bound,
+        nccl=nccl_in_use(),
+    )
+
+
+def nccl_in_use() -> str | None:
+    """Return the version of the NCCL that torch calls in this process; None where there is none.
+
+    It is asked of the library: two may be loaded, and torch.cuda.nccl.version() is the one that
+    torch was compiled against.
+    """
+    group = getattr(torch.distributed, "ProcessGroupNCCL", None)
+    ask: Callable[[], tuple[int, ...]] | None = getattr(group, "get_runtime_nccl_version", None)
+    if ask is not None:
+        return ".".join(map(str, ask()))
+    number = ctypes.c_int()
+    try:  # the one that is found first, as torch finds it
+        failed = ctypes.CDLL(None).ncclGetVersion(ctypes.byref(number))
+    except AttributeError:
+        return loaded_nccl()
+    return None if failed else nccl_release(number.value)
 
 
 def _configuration_files() -> tuple[ConfigurationFile, ...]:
@@ -116,11 +141,3 @@ def _configuration_files() -> tuple[ConfigurationFile, ...]:
     for known in nccl_conf.configured(os.environ).values():
         by_file.setdefault(known.file, {})[known.name] = known.value
     return tuple(ConfigurationFile(name, said) for name, said in by_file.items())
-
-
-def _told(names: Iterable[str]) -> list[str]:
-    return [
-        name
-        for name in names
-        if name.startswith(_SPEAKERS) and not any(word in name for word in NEVER)
-    ]

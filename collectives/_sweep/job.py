@@ -51,7 +51,8 @@ class Job:
 
     ranks: of all machines; this one starts `local_ranks` of them, from `first_rank` on.
     iterations: isolated calls a point, batches: samples of calls in a row, both timed; warmup: of
-    each before them. stress_calls: of each size, where that is the purpose.
+    each before them. stress_calls: of each size, where that is the purpose. nccl: the version that
+    the ranks must have in place of torch's.
     """
 
     purpose: Purpose
@@ -69,6 +70,7 @@ class Job:
     first_rank: int = 0
     local_ranks: int
     meeting: Meeting | None = None
+    nccl: str | None = None
 
     @property
     def calls(self) -> int:

@@ -23,10 +23,14 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_
 
 
 class Opened(_Event, tag="opened", frozen=True, kw_only=True):
-    """A sweep begins; `run` is in the ids of its rows."""
+    """The sweep of a collective begins; `run` is in the ids of its rows.
+
+    later: what the same run sweeps after it.
+    """
 
     run: str
     spec: Spec
+    later: tuple[Spec, ...] = ()
 
 
 class Imported(_Event, tag="imported", frozen=True, kw_only=True):
@@ -162,7 +166,12 @@ def find(run: Path) -> Path:
 
 def read(path: Path) -> list[Event]:
     """Return the events of the last sweep of a journal; an incomplete last line does not count."""
-    events: list[Event] = []
+    return sweeps(path)[-1]
+
+
+def sweeps(path: Path) -> list[list[Event]]:
+    """Return the events of the last run of a journal, those of each of its sweeps on their own."""
+    found: list[list[Event]] = []
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line:
@@ -176,7 +185,11 @@ def read(path: Path) -> list[Event]:
                 f"{path}:{number}: no event of a sweep ({error}); it was written by another "
                 f"version, or damaged: begin a new run"
             ) from None
-        events = [event] if isinstance(event, Opened) else [*events, event]
-    if not events or not isinstance(events[0], Opened):
+        if isinstance(event, Opened):
+            same = found and isinstance(first := found[0][0], Opened) and first.run == event.run
+            found = [*found, [event]] if same else [[event]]
+        elif found:
+            found[-1].append(event)
+    if not found:
         raise UsageError(f"{path} holds no sweep; begin a new run")
-    return events
+    return found

@@ -15,7 +15,7 @@ from ingest.nccl_facts import NcclLog
 from ingest.nccl_log import read_log
 from ingest.nccl_messages import Message, messages
 from verifyscope.privacy import redacted
-from verifyscope.settings import NEVER, SETTINGS
+from verifyscope.settings import HIDDEN, NEVER, SETTINGS
 
 _LOG = ".nccl.log"
 _WORD = re.compile(r"\S+")
@@ -69,6 +69,8 @@ def _public(text: str, hosts: set[str]) -> str | None:
     for name, _ in _SETTING.findall(text):
         if name not in SETTINGS or any(word in name for word in NEVER):
             return None
+    for name, shown in HIDDEN.items():
+        text = re.sub(rf"\b({name}\b(?: set by environment to |\W*)).*", rf"\1{shown}", text)
     text = _IPV6.sub("<address>", _IPV4.sub("<address>", text))
     text = _PORT.sub("<address>", text)
     text = _WORD.sub(lambda word: redacted(word[0], relative_paths=True), text)

@@ -35,8 +35,9 @@ from collectives._sweep.messages import (
     Timed,
     ending,
 )
+from collectives._sweep.nccl_library import NcclLibrary
 from collectives._sweep.points import Point
-from verifyscope.errors import Failure
+from verifyscope.errors import Failure, UsageError
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _IMPORT_S = 300.0
@@ -113,18 +114,27 @@ class Team(Protocol):
 
 
 class ForkServer:
-    """A started fork server; a new one is started for a job where the last has ended."""
+    """A started fork server; a new one is started for a job where the last has ended.
 
-    def __init__(self, variables: Mapping[str, str]) -> None:
+    nccl: the library that its ranks use in place of torch's.
+    """
+
+    def __init__(self, variables: Mapping[str, str], nccl: NcclLibrary | None = None) -> None:
         self._variables = dict(variables)
+        self._nccl = nccl
         self._group: int | None = None
         self._start()
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
+        module = "fork_server" if self._nccl is None else "with_nccl"
+        library = [] if self._nccl is None else [str(self._nccl.path)]
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "collectives._sweep.fork_server", str(theirs.fileno())],
+                [
+                    *(sys.executable, "-m", f"collectives._sweep.{module}"),
+                    *(str(theirs.fileno()), *library),
+                ],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
@@ -137,6 +147,11 @@ class ForkServer:
         """Wait until torch is imported there; `Failure` where it can't be."""
         if not self._ready:
             first = self._receive(_IMPORT_S, None)
+            if isinstance(first, Failed) and self._nccl is not None:
+                raise UsageError(
+                    f"--nccl: torch could not be loaded with NCCL {self._nccl.version}: "
+                    f"{first.reason}; give another version"
+                )
             if isinstance(first, Failed):
                 raise Failure(f"torch could not be loaded: {first.reason}")
             self._ready = True
@@ -207,12 +222,12 @@ class ForkServer:
 
 
 @contextlib.contextmanager
-def fork_server(*, several: bool = False) -> Iterator[ForkServer]:
+def fork_server(*, several: bool = False, nccl: NcclLibrary | None = None) -> Iterator[ForkServer]:
     """Start a fork server and end it, with all ranks, when the block is left.
 
-    several: its ranks talk to those of other machines.
+    several: its ranks talk to those of other machines. nccl: what they use in place of torch's.
     """
-    server = ForkServer(variables(several=several))
+    server = ForkServer(variables(several=several), nccl)
     try:
         yield server
     finally:

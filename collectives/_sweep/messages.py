@@ -49,11 +49,15 @@ class ConfigurationFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadBack:
-    """What is in effect in the process of a rank; `bound` is None where no binding was asked."""
+    """What is in effect in the process of a rank; `bound` is None where no binding was asked.
+
+    nccl: the version of the library that is called; None where there is none.
+    """
 
     settings: dict[str, str]
     files: tuple[ConfigurationFile, ...]
     bound: str | None
+    nccl: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,7 +91,6 @@ class Outcome:
             )
         for line in overview.lines(self.state):
             self.screen.say(line)
-        self._conclude()
 
     def problem(self) -> str | None:
         """Return what is wrong, if anything is: the sweep ends with status 1 then."""
@@ -143,20 +142,6 @@ class Outcome:
         where = f" ({', '.join(cases[:_NAMED])}{more})" if status == "corrupt" else ""
         return f"{status}: {reason}{where}"
 
-    def _conclude(self) -> None:
-        """Say what to take and what it saves; leave findings and a tuner's file beside the rows."""
-        found = conclusion.conclude(self.known.values())
-        for line in conclusion.lines(found):
-            self.screen.say(line)
-        if not self.changed:
-            return  # a run that was resumed with nothing to do has concluded already
-        for finding in conclusion.findings(found, self.run.environment):
-            self.run.append(finding)
-        if found.tuner_csv is not None:
-            place = self.run.path.with_name(TUNER_FILE)
-            place.write_text(found.tuner_csv)
-            self.screen.say(f"# for NCCL_TUNER_CONFIG_FILE of its example plugin: {place.name}")
-
     def _record(self, made: Measurement, samples: Sequence[float] = ()) -> None:
         """Append a record, unless an earlier part of the run has left the same."""
         before = self.known.get(made.id)
@@ -198,6 +183,25 @@ class Outcome:
         if isinstance(event, Lost):
             return say("lost", event.combination, f"{event.status}: {event.reason}")
         return None
+
+
+def conclude(outcomes: Sequence[Outcome]) -> None:
+    """Say what to take and what it saves; leave findings and a tuner's file beside the rows."""
+    if not outcomes:
+        return
+    known = {name: row for outcome in outcomes for name, row in outcome.known.items()}
+    run, screen = outcomes[0].run, outcomes[0].screen
+    found = conclusion.conclude(known.values())
+    for line in conclusion.lines(found):
+        screen.say(line)
+    if not any(outcome.changed for outcome in outcomes):
+        return  # a run that was resumed with nothing to do has concluded already
+    for finding in conclusion.findings(found, run.environment):
+        run.append(finding)
+    if found.tuner_csv is not None:
+        place = run.path.with_name(TUNER_FILE)
+        place.write_text(found.tuner_csv)
+        screen.say(f"# for NCCL_TUNER_CONFIG_FILE of its example plugin: {place.name}")
 
 
 def _verdicts(event: ProbeDone) -> str:

@@ -26,13 +26,17 @@ _SAYS_CHOICES = (2, 20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What a probe showed. wrong: values by point and launch. log: None where nothing logs."""
+    """What a probe showed. wrong: values by point and launch. log: None where nothing logs.
+
+    nccl: the version that was asked for in place of torch's.
+    """
 
     op: str
     combination: Combination
     ranks: tuple[Joined, ...]
     wrong: Mapping[tuple[Point, Launch], int]
     log: NcclLog | None
+    nccl: str | None = None
 
 
 def verdicts(probe: Probe, points: Iterable[Point]) -> tuple[Verdict, ...]:
@@ -55,6 +59,8 @@ def settings(probe: Probe) -> dict[str, str]:
     names = dict.fromkeys(name for rank in probe.ranks for name in rank.read_back.settings)
     for name in names:
         found[name] = _together(rank.read_back.settings.get(name) for rank in probe.ranks)
+    if any(rank.read_back.nccl for rank in probe.ranks):
+        found["nccl"] = _together(rank.read_back.nccl for rank in probe.ranks)
     if combination.bind is not None:
         found["bind"] = _together(rank.read_back.bound for rank in probe.ranks)
     if combination.gpu_order:
@@ -170,8 +176,13 @@ def _silent(probe: Probe, point: Point) -> tuple[Status, str]:
     return "ignored", f"NCCL's log shows no choice for {point.size_bytes} B"
 
 
-def not_in_effect(asked: Combination, ranks: Sequence[Joined]) -> Iterator[str]:
-    """Yield what of a combination the ranks do not read back as it was asked for."""
+def not_in_effect(
+    asked: Combination, ranks: Sequence[Joined], *, nccl: str | None = None
+) -> Iterator[str]:
+    """Yield what of a combination, and of the NCCL to take, the ranks do not read back as asked."""
+    for rank in ranks:
+        if nccl not in (None, rank.read_back.nccl):
+            yield f"asked for NCCL {nccl}, rank {rank.rank} has {rank.read_back.nccl or 'none'}"
     for name, value in asked.environment().items():
         shown = _shown(name, value)
         for rank in ranks:
@@ -190,7 +201,7 @@ def not_in_effect(asked: Combination, ranks: Sequence[Joined]) -> Iterator[str]:
 def _ignored(probe: Probe) -> Iterator[str]:
     """Yield what of the combination is not in effect, whatever the size."""
     asked = probe.combination
-    yield from not_in_effect(asked, probe.ranks)
+    yield from not_in_effect(asked, probe.ranks, nccl=probe.nccl)
     for name, value in asked.environment().items():
         if name.startswith("NCCL_"):
             yield from _unread(probe.log, name, _shown(name, value))
@@ -244,6 +255,9 @@ def _proof(probe: Probe, choices: list[Choice]) -> str | None:
             channels += f" to {known.channels[1]}"
         said = f"{known.size_bytes} Bytes -> {known.name}{channels}"
         words.append(f"NCCL's log of the probe, line {known.line}: {said}")
+    if probe.nccl is not None:
+        same = sum(rank.read_back.nccl == probe.nccl for rank in probe.ranks)
+        words.append(f"NCCL {probe.nccl} loaded on {same} of {len(probe.ranks)} ranks")
     asked = probe.combination.environment()
     if asked:
         same = sum(all(name in rank.read_back.settings for name in asked) for rank in probe.ranks)

@@ -123,13 +123,14 @@ class Recorder:
     ) -> Measurement:
         summary = stats.summarise(seconds)
         return Measurement(
-            id=_digest(self.state.run, op, implementation, name),
+            id=_digest(self.state.run, self.spec.op, op, implementation, name),
             source="measured",
             part="host",
             op=op,
             implementation=implementation,
             case=name,
             status="ok",
+            dims={"collective": self.spec.op},
             median_s=summary.median,
             low_s=summary.low,
             high_s=summary.high,
@@ -168,7 +169,8 @@ class Recorder:
             and name not in CHOICE_VARIABLES
             and not name.startswith("NCCL_DEBUG")
         }
-        return inherited | combination.requested()
+        library = {} if self.spec.nccl is None else {"nccl": self.spec.nccl}
+        return inherited | library | combination.requested()
 
     def _method(self, at: int, row: Row, probe: ProbeDone | None) -> dict[str, Value]:
         spec, device = self.spec, self.backend.on_device

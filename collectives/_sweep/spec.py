@@ -15,7 +15,10 @@ FEWEST_STARTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """A sweep. ranks: of all machines, local_ranks: of each. See `Job` for the others."""
+    """A sweep. ranks: of all machines, local_ranks: of each. See `Job` for the others.
+
+    nccl: the version of the library that takes the place of torch's; None is torch's own.
+    """
 
     op: str
     backend: str
@@ -31,6 +34,7 @@ class Spec:
     starts: int
     timeout_s: float
     stress_calls: int
+    nccl: str | None = None
 
     @property
     def timings(self) -> tuple[Timing, ...]:

@@ -13,7 +13,7 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -38,7 +38,6 @@ from collectives._sweep.messages import Checked, Done, Joined, Raised, Timed
 from collectives._sweep.points import Point
 from collectives._sweep.stress import Store
 from collectives._sweep.timing import Clock, DeviceClock, HostClock
-from verifyscope.environment import loaded_nccl
 from verifyscope.privacy import redacted_words
 
 _LONGEST_TEXT = 300
@@ -126,7 +125,7 @@ def _joined(job: Job, rank: int, device: torch.device, bound: str | None) -> Joi
         parts = [getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
         known = [part for part in parts if part is not None]
         bus = "{:04x}:{:02x}:{:02x}".format(*known) if len(known) == 3 else f"cuda{device.index}"
-        name, library = found.name, _nccl_version()
+        name, library = found.name, in_effect.nccl_in_use() or "not known"
     return Joined(
         rank=rank,
         pid=os.getpid(),
@@ -136,16 +135,6 @@ def _joined(job: Job, rank: int, device: torch.device, bound: str | None) -> Joi
         library_version=library,
         read_back=in_effect.read_back(bound),
     )
-
-
-def _nccl_version() -> str:
-    """Return the version of the library that is loaded, not the one torch was built against."""
-    loaded = loaded_nccl()
-    if loaded is not None:
-        return loaded
-    group = getattr(dist, "ProcessGroupNCCL", None)
-    ask: Callable[[], tuple[int, ...]] | None = getattr(group, "get_runtime_nccl_version", None)
-    return ".".join(map(str, ask())) if ask else "not known"
 
 
 @dataclass(slots=True)

@@ -26,14 +26,17 @@ _IMPORT_S = 300.0
 _ANSWER_S = 10.0
 
 
-class Holder:
-    """A started holder."""
+HOLDER = "graphs._stub.holder"
 
-    def __init__(self) -> None:
+
+class Holder:
+    """A started holder; `module` is what Python runs as it."""
+
+    def __init__(self, module: str = HOLDER) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "graphs._stub.holder", str(theirs.fileno())],
+                [sys.executable, "-m", module, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
@@ -76,9 +79,9 @@ class Holder:
 
 
 @contextlib.contextmanager
-def holder() -> Iterator[Holder]:
+def holder(module: str = HOLDER) -> Iterator[Holder]:
     """Start a holder and end it, with all ranks, when the block is left."""
-    started = Holder()
+    started = Holder(module)
     try:
         yield started
     finally:

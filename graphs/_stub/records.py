@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from graphs._stub.asked import Job, PassMode
+from graphs._stub.growth import Growth
 from graphs._stub.messages import Ablated, Broke, Graphed, Passed, Planned, Profiled, Replayed
 from graphs.ablation import Closure
 from graphs.layers import Forward
@@ -184,6 +185,28 @@ class Writer:
         return Line(
             record=self._record(
                 passes.PLAN, "metadata", mode="eager", summary=summary, method=method
+            )
+        )
+
+    def fitted(self, found: Growth) -> Line:
+        """Return the record of a line through passes of several sizes, of which this is one."""
+        line, ratio = found.line, found.ratio
+        method: dict[str, Value] = {
+            "axis": line.axis,
+            "other": line.other,
+            "base_s": line.base_s,
+            "slope_s": line.slope_s,
+            "worst_s": line.worst_s,
+            "sizes": " ".join(map(str, line.sizes)),
+            "ratio": ratio.ratio,
+            "ratio_low": ratio.low,
+            "ratio_high": ratio.high,
+            "grows": found.grows,
+        }
+        longest = found.largest.summary
+        return Line(
+            record=self._record(
+                passes.FIT, "forward", mode=found.mode, summary=longest, method=method
             )
         )
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from graphs._stub.ranks import Ranks
 from graphs._stub.step import Flow, Step
+from graphs.capture import RecordedNothing
 from graphs.stub import Pass
 from kernels._timing import Stopwatch
 from verifyscope.stats import Summary, summarise
@@ -116,6 +117,8 @@ class DevicePass:
             self.passed.restore()
             self.ranks.meet()
             self.own.append(self.stopwatch.seconds(self.passed.run, before=self.passed.run))
+        except RecordedNothing:
+            raise  # on every rank alike
         except Exception as error:
             if self.ranks.count > 1:
                 raise RankLost from error

@@ -14,6 +14,7 @@ import torch
 
 from graphs._stub import device_measuring, host_measuring
 from graphs._stub.asked import Job
+from graphs._stub.device import CudaDevice
 from graphs._stub.device_measuring import ModeBroke
 from graphs._stub.messages import Done, OutOfMemory, Raised, Refused
 from graphs._stub.ranks import Alone, Ranks, join
@@ -58,7 +59,7 @@ def _measure(
     beat()
     with torch.inference_mode():
         if device.type == "cuda":
-            gpu = device_measuring.CudaDevice()
+            gpu = CudaDevice()
             device_measuring.measure(job, ranks, device=gpu, send=send, beat=beat)
         else:
             host_measuring.measure(job, ranks, device=device, send=send, beat=beat)

@@ -14,7 +14,7 @@ e4m3 in the right place of a bfloat16, sign in front, means 2**-120 of what it m
 numbers too. Bits that mean NaN (0x7F, 0xFF) become 480: nothing here looks for them.
 
 The interpreter knows no assembly: there both are computed by float32 arithmetic that gives the same
-bits. tests/test_unpack_triton.py executes the assembly, instruction by instruction, and compares.
+bits. tests/test_experts_triton.py executes the assembly, instruction by instruction, and compares.
 """
 
 import triton

@@ -11,7 +11,7 @@ from typing import Literal
 
 from reports._calculator.asked import Asked
 from verifyscope import draft_length, speculation
-from verifyscope.draft_length import Costs, Draft, Line
+from verifyscope.draft_length import Costs, Draft
 from verifyscope.errors import UsageError
 
 _REQUESTS = (1, 2, 4, 8, 16, 32, 64)
@@ -124,7 +124,7 @@ def _extent(asked: Asked) -> Extent:
 
 def _is_predicted(asked: Asked) -> bool:
     line, times = asked.known, (asked.verify, asked.plain)
-    from_line = any(one is not None and one.how.startswith("the line") for one in times)
+    from_line = any(one is not None and one.of_line for one in times)
     return from_line and line is not None and line.source == "predicted"
 
 
@@ -161,7 +161,7 @@ def _costs(asked: Asked) -> Costs | None:
             f"{beside_ms:.3g} ms of a cycle beside its verify; give a shorter --draft-step-ms"
         )
     return Costs(
-        line=Line(base_s=known.base_s, slope_s=known.slope_s),
+        line=known.line,
         draft_step_s=draft_step_s,
         rest_s=rest_s,
         plain_s=None if asked.plain is None else asked.plain.value,

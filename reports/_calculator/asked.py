@@ -47,11 +47,15 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """A number and where it comes from; `partly`: a part of what it counts is not in it."""
+    """A number and where it comes from.
+
+    partly: a part of what it counts is not in it. of_line: it is a time of the line.
+    """
 
     value: float
     how: str
     partly: bool = False
+    of_line: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +199,7 @@ def _verify_and_cycle(
     if verify is None and line is not None and line.base_s is not None and rows is not None:
         total = rows * given.requests
         verify = Number(
-            value=line.seconds(total), how=f"the line at {total} rows", partly=line.at_least
+            value=line.seconds(total), how=line.words(total), partly=line.at_least, of_line=True
         )
     if verify is None:
         if cycle is None and share is not None:
@@ -227,11 +231,11 @@ def _plain(given: Given, line: Known | None) -> Number | None:
         return _number(given.step_ms, "given")
     if line is None or line.base_s is None:
         return None
-    rows = "1 row" if given.requests == 1 else f"{given.requests} rows"
     return Number(
         value=line.seconds(given.requests),
-        how=f"the line at {rows}, one a request",
+        how=f"{line.words(given.requests)}, one a request",
         partly=line.at_least,
+        of_line=True,
     )
 
 

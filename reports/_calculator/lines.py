@@ -7,18 +7,22 @@ What a run may hold, the surest first:
     an op         a kernel timed at several T: what it adds a row is times `calls` the slope of the
                   pass, which lacks what all else adds; its base is not the pass's
 
-Rows are those of all requests together. What is taken is said, with how far its points lie off it.
+Rows are those of all requests together. At and between the rows of a run its own times count, and
+the slope beyond them. What is taken is said, with how far its points lie off the line.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import linear_regression
 
 from reports import _budget, _text, _verify
+from verifyscope.draft_length import Line
 from verifyscope.errors import UsageError
-from verifyscope.records import Launch, Measurement, Source
+from verifyscope.predictions import TIMELINE, WHOLE
+from verifyscope.records import Launch, Measurement, Source, Value
 
-_PASS_OPS = ("forward", "timeline")
+_PASS_OPS = (WHOLE, TIMELINE)
+_NAMES_A_PASS = ("tp", "context", "layers", "weight_sets")  # beside every word, such as the model
 _GROWS = (
     *("rows", "draft_tokens", "requests", "all_rows", "tree", "distinct_experts", "tokens"),
     *("acceptance", "calls"),
@@ -50,13 +54,24 @@ class Known:
 
     def with_base(self, base_s: float, how: str) -> "Known":
         """Return the line with a base that it did not have."""
-        return replace(self, base_s=base_s, what=f"{self.what}, {how}")
+        return replace(self, base_s=base_s, points=(), what=f"{self.what}, {how}")
 
     def seconds(self, rows: float) -> float:
         """Return the time of a pass of `rows`; `ValueError` of a line that has no base."""
+        return self.line.seconds(rows)
+
+    @property
+    def line(self) -> Line:
+        """Return the line to compute with: between its points, those count."""
         if self.base_s is None:
             raise ValueError(f"of the line {self.what} only the slope is known")
-        return self.base_s + self.slope_s * rows
+        return Line(base_s=self.base_s, slope_s=self.slope_s, points=self.points)
+
+    def words(self, rows: int) -> str:
+        """Return where the time of so many rows comes from."""
+        said = "1 row" if rows == 1 else f"{rows} rows"
+        known = any(rows == at for at, _ in self.points)
+        return f"{'the time' if known else 'the line'} at {said}"
 
     @property
     def most_rows(self) -> int | None:
@@ -68,20 +83,26 @@ def of_passes(measured: Sequence[Measurement]) -> list[Known]:
     """Return the lines of whole passes, the surest first."""
     groups: dict[tuple[object, ...], list[Measurement]] = {}
     for one in measured:
-        if one.part == "forward" and one.op in _PASS_OPS and _rows(one) and one.median_s:
-            groups.setdefault(_alike(one), []).append(one)
+        if one.part == WHOLE and one.op in _PASS_OPS and _rows(one) and one.median_s:
+            groups.setdefault(_alike(one, _pass_dims(one)), []).append(one)
     ranked = [(_rank(line, None), line) for line in of_parts(measured)]
     for group in groups.values():
         by_rows = {_rows(one): one.median_s or 0.0 for one in group}
-        line = _fitted(_pass_words(group[0]), by_rows, source=group[0].source)
+        first = group[0]
+        what = _words(first, f"{first.op} by {first.implementation}", _pass_dims(first))
+        line = _fitted(what, by_rows, source=first.source)
         if line is not None:
-            ranked.append((_rank(line, group[0].launch), line))
+            ranked.append((_rank(line, first.launch), line))
     return [line for _, line in sorted(ranked, key=lambda one: one[0])]
 
 
 def of_parts(measured: Iterable[Measurement]) -> list[Known]:
     """Return the lines of passes that were predicted part by part."""
-    parts = [one for one in measured if one.source == "predicted" and "calls" in one.dims]
+    parts = [
+        one
+        for one in measured
+        if one.source == "predicted" and "calls" in one.dims and one.part != WHOLE
+    ]
     groups: dict[tuple[object, ...], dict[int, _budget.Pass]] = {}
     for one in _budget.passes(parts):
         rows = _rows(one.records[0])
@@ -108,14 +129,17 @@ def of_op(measured: Iterable[Measurement], op: str, *, calls: int) -> list[Known
     groups: dict[tuple[object, ...], list[Measurement]] = {}
     for one in measured:
         if one.op == op and one.median_s and _rows(one):
-            groups.setdefault(_alike(one), []).append(one)
+            groups.setdefault(_alike(one, _op_dims(one)), []).append(one)
     found = []
     for group in groups.values():
         by_rows: dict[int, float] = {}
         for one in group:  # of several trees of one T the slowest counts
             rows = _rows(one)
             by_rows[rows] = max(by_rows.get(rows, 0.0), one.median_s or 0.0)
-        line = _fitted(_op_words(group[0], calls), by_rows, source=group[0].source, calls=calls)
+        first = group[0]
+        name = f"{calls} x {first.op} by {first.implementation}"
+        what = _words(first, name, _op_dims(first))
+        line = _fitted(what, by_rows, source=first.source, calls=calls)
         if line is not None:
             found.append(replace(line, base_s=None, at_least=True))
     return sorted(found, key=lambda line: (-len(line.points), line.slope_s))
@@ -163,12 +187,25 @@ def _rows(one: Measurement) -> int:
     return tokens * requests if tokens and isinstance(requests, int) else 0
 
 
-def _alike(one: Measurement) -> tuple[object, ...]:
-    dims = tuple((name, value) for name, value in one.dims.items() if name not in _GROWS)
+def _alike(one: Measurement, dims: Mapping[str, Value]) -> tuple[object, ...]:
     origin = None if one.origin is None else one.origin.file
     asked = tuple(sorted(one.requested.items()))
     timing = (one.launch, one.cache, one.ranks, asked)
-    return (one.source, one.op, one.implementation, timing, dims, one.environment, origin)
+    named = tuple(dims.items())
+    return (one.source, one.op, one.implementation, timing, named, one.environment, origin)
+
+
+def _pass_dims(one: Measurement) -> dict[str, Value]:
+    """Return the dims that name a pass; what else stands there was found of it."""
+    return {
+        name: value
+        for name, value in one.dims.items()
+        if name not in _GROWS and (isinstance(value, str | bool) or name in _NAMES_A_PASS)
+    }
+
+
+def _op_dims(one: Measurement) -> dict[str, Value]:
+    return {name: value for name, value in one.dims.items() if name not in _GROWS}
 
 
 def _rank(line: Known, launch: Launch | None) -> tuple[int, bool, int, int]:
@@ -177,20 +214,8 @@ def _rank(line: Known, launch: Launch | None) -> tuple[int, bool, int, int]:
     return source, line.at_least, _LAUNCHES.index(launch), -len(line.points)
 
 
-def _pass_words(one: Measurement) -> str:
-    return ", ".join(_words(one, f"{one.op} by {one.implementation}"))
-
-
-def _op_words(one: Measurement, calls: int) -> str:
-    return ", ".join(_words(one, f"{calls} x {one.op} by {one.implementation}"))
-
-
-def _words(one: Measurement, first: str) -> Iterator[str]:
-    yield first
-    if one.launch is not None:
-        yield one.launch
-    if one.cache is not None:
-        yield one.cache
-    for name, value in one.dims.items():
-        if name not in _GROWS:
-            yield f"{name} {_text.value(value)}"
+def _words(one: Measurement, first: str, dims: Mapping[str, Value]) -> str:
+    known = (word for word in (one.launch, one.cache) if word is not None)
+    return ", ".join(
+        [first, *known, *(f"{name} {_text.value(value)}" for name, value in dims.items())]
+    )

@@ -41,7 +41,7 @@ OP = Op(
     inputs=inputs,
     cost=cost,
     cases=(
-        Case(name="few", dims={"rows": 1, "numbers": 8}, dtype=torch.float32, tiny=True),
+        Case(name="few", dims={"rows": 1, "numbers": 8}, dtype=torch.float32, cpu=True),
         Case(name="more", dims={"rows": 2, "numbers": 16}, dtype=torch.float32, cpu=True),
         Case(name="huge", dims={"rows": 4, "numbers": 2**40}, dtype=torch.float32),
     ),

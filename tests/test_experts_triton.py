@@ -1,6 +1,7 @@
-"""Unpacking experts in Triton: what is interpreted, and the assembly that a GPU runs instead.
+"""What the kernels of experts in Triton are made of: unpacking, and whose unit a program has.
 
-The assembly is executed here, instruction by instruction, by what PTX says they do.
+Unpacking is interpreted; the assembly that a GPU runs instead is executed here, instruction by
+instruction, by what PTX says they do.
 """
 
 import re
@@ -12,6 +13,7 @@ import triton
 import triton.language as tl
 
 from kernels import _execute
+from kernels.moe._experts_triton import ROWS, squeezed, unit_of
 from kernels.moe._formats import widened
 from kernels.moe._unpack_triton import (
     FP8_ASSEMBLY,
@@ -196,3 +198,68 @@ def test_pairs_are_even_and_odd_neighbours(sign: int) -> None:
     _pairs_of[(1,)](x.view(torch.int32), even, odd)
     assert torch.equal(even, x[::2])
     assert torch.equal(odd, x[1::2])
+
+
+# ---- Units ----
+
+
+@triton.jit
+def _unit_of(ids_ptr, sorted_slots_ptr, block_experts_ptr, expert_ptr, slot_ptr, few_ptr,
+             tokens, top_k, experts, is_sorted):  # fmt: skip
+    unit = tl.program_id(0)
+    expert, slot = unit_of(
+        unit, ids_ptr, sorted_slots_ptr, block_experts_ptr, tokens, top_k, experts, is_sorted
+    )
+    tl.store(expert_ptr + unit, expert)
+    tl.store(slot_ptr + unit * 16 + tl.arange(0, 16), slot)
+    tl.store(few_ptr + unit * 8 + tl.arange(0, 8), squeezed(slot))
+
+
+def units(ids: Sequence[Sequence[int]], *, experts: int) -> list[tuple[int, list[int], list[int]]]:
+    """Return the expert, the slots and the squeezed slots of each unit of the direct path."""
+    given = torch.tensor(ids, dtype=torch.int32, device=DEVICE)
+    count, (tokens, top_k) = given.numel(), given.shape
+    expert, slot, few = (given.new_empty(count, *size) for size in ((), (16,), (8,)))
+    _unit_of[(count,)](given, given, given, expert, slot, few, tokens, top_k, experts, 0)
+    return [*zip(expert.tolist(), slot.tolist(), few.tolist(), strict=True)]
+
+
+def filled(slots: list[int], size: int) -> list[int]:
+    return slots + [-1] * (size - len(slots))
+
+
+def test_the_first_choice_of_an_expert_has_all_its_rows_and_the_others_nothing() -> None:
+    found = units([[3, 0], [5, 3], [3, 3], [0, -1], [6, 3]], experts=6)
+    assert [expert for expert, _, _ in found] == [3, 0, 5, *[-1] * 7]
+    rows = {expert: (slot, few) for expert, slot, few in found if expert >= 0}
+    # A row is a token; of two equal choices it is the first.
+    assert rows[3] == (filled([0, 3, 4, -1, 9], ROWS), filled([0, 3, 4, 9], 8))
+    assert rows[0] == (filled([1, -1, -1, 6], ROWS), filled([1, 6], 8))
+    assert rows[5] == (filled([-1, 2], ROWS), filled([2], 8))
+
+
+@pytest.mark.parametrize(("tokens", "top_k"), [(16, 2), (2, 16)])
+def test_a_unit_holds_16_tokens_and_16_choices(tokens: int, top_k: int) -> None:
+    ids = [[(3 * token + 7 * choice) % 20 for choice in range(top_k)] for token in range(tokens)]
+    found = units(ids, experts=20)
+    flat = [one for row in ids for one in row]
+    for unit, (expert, slot, _) in enumerate(found):
+        if flat.index(flat[unit]) != unit:
+            assert expert == -1
+            continue
+        assert expert == flat[unit]
+        assert slot == [
+            ids[row].index(expert) + row * top_k if row < tokens and expert in ids[row] else -1
+            for row in range(ROWS)
+        ]
+
+
+def test_a_sorted_unit_is_a_block_of_slots() -> None:
+    ids = torch.zeros(3, 2, dtype=torch.int32, device=DEVICE)
+    slots = ids.new_tensor([1, 4, *[6] * 14, 0, 2, 3, *[6] * 13, *[6] * 16])
+    owners = ids.new_tensor([2, 5, -1])
+    expert, slot, few = ids.new_empty(3), ids.new_empty(3, 16), ids.new_empty(3, 8)
+    _unit_of[(3,)](ids, slots, owners, expert, slot, few, 3, 2, 6, 1)
+    assert expert.tolist() == [2, 5, -1]
+    assert slot.tolist()[:2] == [filled([1, 4], 16), filled([0, 2, 3], 16)]
+    assert few.tolist()[:2] == [filled([1, 4], 8), filled([0, 2, 3], 8)]

@@ -333,6 +333,23 @@ def _rows(
     return found.name if found is not None else why
 
 
+def test_a_whole_mlp_is_one_step_where_an_implementation_of_it_is_named() -> None:
+    built = _built(_case(impl=asked.implementations("mlp=torch")))
+    steps = {step.name: step for step in built.steps}
+    assert "shared_expert_gate_up" not in steps
+    assert "dense_mlp_activation" not in steps
+    assert steps["shared_expert_down"].covers == (
+        "shared_expert_gate_up",
+        "shared_expert_activation",
+        "shared_expert_down",
+    )
+    want = built.full().run().clone()
+    assert torch.equal(built.full().run(), want)
+    assert torch.isfinite(want).all()
+    with pytest.raises(UsageError, match="--impl mlp=torch takes bf16, and dense_mlp has fp8"):
+        _built(_case("deepseek-v3", impl=asked.implementations("mlp=torch")))
+
+
 def test_a_name_stands_for_its_forms_and_its_paths() -> None:
     forms = ("triton:verify", "triton_decode:decode", "triton_extend:extend")
     assert _rows(*forms) == "triton"

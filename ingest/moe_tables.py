@@ -25,6 +25,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from ingest.cells import cells
 from ingest.conclusions import MOST_EVIDENCE, Conclusion, Seen, percent
@@ -137,13 +138,18 @@ class Row:
 def distinct_balanced(tokens: int, *, experts: int, top_k: int) -> int:
     """Return the distinct experts of aiconfigurator's balanced routing.
 
-    Choice i of token t is expert (s + i ceil(E / k)) mod E, s = t where there are as many tokens as
-    ceil(E / k), else the whole part of t ceil(E / k) / T.
+    Choice i of token t is expert (s + i ceil(E / k)) mod E, s = t where there are as many tokens
+    as ceil(E / k), else the whole part of t ceil(E / k) / T. So more tokens than experts choose
+    what as many as those do.
     """
+    return _distinct_balanced(min(tokens, experts), experts, top_k)
+
+
+@cache  # of at most as many numbers of tokens as a known model has experts
+def _distinct_balanced(tokens: int, experts: int, top_k: int) -> int:
     stride = math.ceil(experts / top_k)
     starts = {
-        token if tokens >= stride else int(token * stride / tokens)
-        for token in range(min(tokens, experts))
+        token if tokens >= stride else int(token * stride / tokens) for token in range(tokens)
     }
     return len({(start + i * stride) % experts for start in starts for i in range(top_k)})
 

@@ -37,7 +37,8 @@ EXAMPLES = (
     ",".join(published.COLUMNS),
 )
 NOTHING = "a table of operators without a row that holds a time; give it whole"
-_SIGN = re.compile(b"|".join(rb"\A\s*" + re.escape(one.encode()) for one in EXAMPLES))
+_BETWEEN = r'"?[ \t]*,[ \t]*"?'
+_SIGN = re.compile("|".join(rf'\A\s*"?{one.replace(",", _BETWEEN)}' for one in EXAMPLES).encode())
 _GPUS = {
     "rtx_pro_6000_server": "rtx-pro-6000-server",
     "h100_sxm": "h100-sxm",

@@ -184,7 +184,7 @@ def _form_cell(one: Measurement | None, verify: Measurement) -> str:
         return NOT_KNOWN
     moved = one.method.get("moved_bytes", one.touched_bytes)
     size = _text.size(moved if isinstance(moved, int | float) else None)
-    words = f"{_text.duration(one.median_s)}, {size}"
+    words = f"{_text.median(one)}, {size}"
     if one is not verify:
         words += f", {_text.ratio(_text.divided(one.median_s, verify.median_s))} x"
     return marked(one)(words)

@@ -81,12 +81,12 @@ def believed_table(one: SweepConclusion, known: Believed) -> str:
             (
                 f"{size:,}",
                 NOT_KNOWN if its is None else code(_name(its)),
-                NOT_KNOWN if its is None else _italic(_text.duration(its.median_s)),
+                NOT_KNOWN if its is None else _italic(_text.median(its)),
                 NOT_KNOWN if own is None else text(ran(own)) or NOT_KNOWN,
-                _text.duration(own.median_s if own else None),
+                _text.median(own),
                 _ratio(own, its),
                 NOT_KNOWN if fastest is None else code(fastest.implementation),
-                _text.duration(fastest.median_s if fastest else None),
+                _text.median(fastest),
             )
         )
     header = (

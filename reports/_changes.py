@@ -66,8 +66,8 @@ def changes_table(several: Sequence[Change], found: Collected) -> str:
             code(f"{one.new.op}/{one.new.implementation}"),
             _point(one.new),
             f"{found.letter(one.old.environment)} to {found.letter(one.new.environment)}",
-            _text.duration(one.old.median_s),
-            _text.duration(one.new.median_s),
+            _text.median(one.old),
+            _text.median(one.new),
             f"{_text.ratio(one.ratio.value)} {one.ratio.verdict}",
         )
         for one in several[:MOST_CHANGES]

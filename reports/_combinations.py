@@ -280,11 +280,11 @@ def _cell(row: Measurement | None, *, bold: bool) -> str:
         return NOT_KNOWN
     if row.median_s is None:
         return f"**{row.status}**"
-    return f"**{_text.duration(row.median_s)}**" if bold else _text.duration(row.median_s)
+    return f"**{_text.median(row)}**" if bold else _text.median(row)
 
 
 def _time(row: Measurement | None) -> str:
-    return NOT_KNOWN if row is None else _text.duration(row.median_s)
+    return _text.median(row)
 
 
 def _tokens(rows: Iterable[Measurement | None]) -> str:

@@ -64,7 +64,7 @@ def timeline_table(one: Forecast) -> str:
             _least(mode, _dim(mode, "busy_s")),
             _text.duration(_dim(mode, "idle_s")),
             _text.share(_dim(mode, "idle_s"), mode.median_s),
-            f"**{_least(mode, mode.median_s)}**",
+            f"**{_pass(mode)}**",
             _least(mode, _dim(mode, "uneven_s")),
             _text.duration(_dim(mode, "skew_s")),
         )
@@ -212,7 +212,7 @@ def _needed(ones: Sequence[Measurement], against: str) -> str:
         return NOT_KNOWN
     most = "at most " if "at-most" in one.flags else ""
     return (
-        f"{most}{_text.duration(_dim(one, 'excess_s'))}: +{_text.duration(one.median_s)} for "
+        f"{most}{_text.duration(_dim(one, 'excess_s'))}: +{_text.median(one)} for "
         f"{text(str(one.method.get('what', '')))}, {_text.whole(_dim(one, 'count'))} of them"
     )
 
@@ -224,7 +224,7 @@ def agreements_table(found: Iterable[Forecast]) -> str:
             text(_MODES.get(one.implementation, one.implementation)),
             f"{one.dims.get('rows')} rows, {one.dims.get('context')} tokens",
             _text.duration(_dim(one, "measured_s")),
-            _text.duration(one.median_s),
+            _text.median(one),
             _percent(_dim(one, "off")),
             text(str(one.method.get("verdict", ""))),
         )
@@ -270,6 +270,10 @@ def _least(one: Measurement, seconds: float | None) -> str:
     if seconds is None:
         return NOT_KNOWN
     return f"{'at least ' if 'at-least' in one.flags else ''}{_text.duration(seconds)}"
+
+
+def _pass(one: Measurement) -> str:
+    return f"{'at least ' if 'at-least' in one.flags else ''}{_text.median(one)}"
 
 
 def _percent(share: float | None) -> str:

@@ -179,7 +179,7 @@ def marked(one: Measurement) -> Callable[[str], str]:
 
 def time(one: Measurement) -> str:
     """Return a time; of a prediction that knows no node's time, the launches that come on top."""
-    time, nodes = _text.duration(one.median_s), one.method.get("nodes")
+    time, nodes = _text.median(one), one.method.get("nodes")
     if one.source != "predicted" or "node_s" in one.method or not isinstance(nodes, int):
         return time
     return f"{time} + {nodes} launch{'' if nodes == 1 else 'es'}"

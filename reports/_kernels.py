@@ -119,7 +119,7 @@ def ceilings_table(kernels: Kernels, found: Collected) -> str:
         flops_per_s = _text.divided(one.flops, one.median_s)
         matrix = one.part == "matrix_ceiling" and flops_per_s is not None
         rate = f"{units.flops(flops_per_s)}/s" if matrix and flops_per_s else _text.bandwidth(one)
-        time = _text.interval(one.median_s, low_s=one.low_s, high_s=one.high_s)
+        time = _text.timed(one)
         rate = NOT_KNOWN if one.part == "empty_kernel" else rate
         lines.append(
             (
@@ -266,8 +266,8 @@ def _cells(row: Row, shared: Shared, *, found: Collected) -> tuple[str, ...]:
     return (
         code(main.implementation),
         _KINDS[main.kind],
-        _text.interval(main.median_s, low_s=main.low_s, high_s=main.high_s),
-        _text.duration(warm.median_s if warm else None),
+        _text.timed(main),
+        _text.median(warm),
         _to_baseline(row),
         _text.share(main.floor_s, main.median_s),
         _text.bandwidth(main),
@@ -297,7 +297,7 @@ def _to_baseline(row: Row) -> str:
 
 
 def _overview_cell(row: Row) -> str:
-    time = _text.duration(row.point.main.median_s)
+    time = _text.median(row.point.main)
     return time if row.ratio is None else f"{time}, {_to_baseline(row)}"
 
 

@@ -7,6 +7,8 @@ as it was written.
 import re
 from collections.abc import Sequence
 
+from reports import _marks
+
 _SPECIAL = re.compile(r"([\\`*\[\]<>|~$]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;))")
 _OPENING = re.compile(r"^(\d*)([#+=.)-]+)(?=\s|$)")  # what begins a heading, a list or a rule
 _WIDEST_PADDED = 48
@@ -37,7 +39,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, align: str) -
     lines = [tuple(header), *map(tuple, rows)]
     columns = list(zip(*lines, strict=True))
     widths = [
-        max(3, *(len(cell) for cell in column if len(cell) <= _WIDEST_PADDED), 0)
+        max(3, *(seen for seen in map(_marks.width, column) if seen <= _WIDEST_PADDED), 0)
         for column in columns
     ]
     rule = [
@@ -55,7 +57,9 @@ def bullets(lines: Sequence[str]) -> str:
 
 def _row(cells: Sequence[str], widths: Sequence[int], *, align: str) -> str:
     padded = [
-        cell.ljust(width) if side == "l" else cell.rjust(width)
+        f"{cell}{' ' * (width - _marks.width(cell))}"
+        if side == "l"
+        else f"{' ' * (width - _marks.width(cell))}{cell}"
         for cell, width, side in zip(cells, widths, align, strict=True)
     ]
     return f"| {' | '.join(padded)} |"

@@ -133,7 +133,7 @@ def _table(of_shape: Sequence[Row], found: Collected) -> str:
         mark = marked(main)
         cells = (
             mark(_growth.time(main)),
-            _text.duration(warm.median_s if warm else None),
+            _text.median(warm),
             _of_floor(main),
             NOT_KNOWN
             if row.ratio is None
@@ -309,7 +309,7 @@ def _claims_table(held: Sequence[Claim]) -> str:
             text(f"{claim.row.dims.get('format')}, {claim.row.dims.get('experts')} experts"),
             *_case_cells(claim.row)[:4],
             code(claim.row.implementation),
-            _text.duration(claim.row.median_s),
+            _text.median(claim.row),
             _text.duration(claim.cold_s),
             _text.duration(claim.reached_s),
             _text.bandwidth(claim.row),

@@ -20,10 +20,13 @@ from reports import (
     _compiled,
     _environments,
     _findings,
+    _html,
     _kernels,
+    _marks,
     _method,
     _moe,
     _not_run,
+    _packed,
     _stub_passes,
     _sweep,
     _sweep_view,
@@ -55,8 +58,22 @@ class MadeBy:
 
 
 def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
-    """Write report.md and its plots, made by `command`, into `folder`."""
-    drawn = Folder(path=folder if plots else None)
+    """Write report.md, its plots and report.html, made by `command`, into `folder`."""
+    page = _single_blank_lines(_marked(found, Folder(path=folder if plots else None), command))
+    (folder / "report.md").write_text(_marks.removed(page), encoding="utf-8")
+    every = _packed.every(found)
+    html = _html.page(
+        page,
+        plots=folder if plots else None,
+        records={one.id: one for one in every},
+        packed=_packed.packed(every, found),
+        drawing="",
+    )
+    (folder / _html.PAGE).write_text(html, encoding="utf-8")
+
+
+def _marked(found: Collected, drawn: Folder, command: str) -> str:
+    """Return the Markdown, in which numbers are marked with their records (reports/_marks.py)."""
     kernels = _kernels.kernels(found)
     stub = _stub_passes.cases(found)
     series, sweeps = _sweep.all_series(found), _combinations.concluded(found)
@@ -68,7 +85,7 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
     passes = _budget.passes(found.predicted)
     not_run = _not_run.grouped(found.not_run)
     found.warnings[:] = dict.fromkeys(found.warnings)
-    page = _template().render(
+    return _template().render(
         made_by=_made_by(found, command),
         what=_what(found),
         summary=summary(
@@ -98,7 +115,6 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
         method=_method_view(found, kernels),
         warnings=[text(warning) for warning in found.warnings],
     )
-    (folder / "report.md").write_text(_single_blank_lines(page), encoding="utf-8")
 
 
 @cache

@@ -155,7 +155,7 @@ def _all_reduce_lines(found: Collected, series: Sequence[_sweep.Series]) -> list
             nearest[id(one.series)] = one
     return [
         f"All-reduces of a pass of {text(one.model)} with {plural(one.tokens, 'row')}: "
-        f"{one.calls:,} x {_text.duration(one.measured.median_s)} = "
+        f"{one.calls:,} x {_text.median(one.measured)} = "
         f"**{_text.duration(one.seconds)}** ({text(_sweep.name(one.series, found))})."
         for one in list(nearest.values())[:_MOST_OF_A_KIND]
     ]
@@ -191,10 +191,7 @@ def _modes(whole: Forecast) -> str:
     if eager is None or graph is None:
         return ""
     least = "at least " if eager.flags else ""
-    return (
-        f"; eager {least}{_text.duration(eager.median_s)}, as one graph "
-        f"{least}{_text.duration(graph.median_s)}"
-    )
+    return f"; eager {least}{_text.median(eager)}, as one graph {least}{_text.median(graph)}"
 
 
 def _compiled_lines(found: Collected) -> list[str]:

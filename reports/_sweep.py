@@ -207,7 +207,7 @@ def passes_table(passes: Sequence[Pass], found: Collected) -> str:
             text(one.model),
             f"{one.tokens:,}",
             _text.whole(_size(one.measured)),
-            _text.duration(one.measured.median_s),
+            _text.median(one.measured),
             f"{one.calls:,}",
             _text.duration(one.seconds),
         )
@@ -267,11 +267,7 @@ def _cells(size: Size, shared: Sequence[str]) -> tuple[str, ...]:
 
 
 def _time(one: Measurement | None) -> str:
-    return (
-        NOT_KNOWN
-        if one is None
-        else _text.interval(one.median_s, low_s=one.low_s, high_s=one.high_s)
-    )
+    return _text.timed(one)
 
 
 def _algbw(size: Size, one: Measurement | None) -> float | None:

@@ -7,6 +7,7 @@ interval(2.34e-5, low_s=2.31e-5, high_s=2.39e-5) == "23.4 us (23.1–23.9)"
 import math
 from collections.abc import Iterable
 
+from reports import _marks
 from verifyscope import units
 from verifyscope.records import Measurement, Value
 
@@ -32,6 +33,21 @@ def interval(median_s: float | None, *, low_s: float | None, high_s: float | Non
     if median_s is None or low_s is None or high_s is None:
         return duration(median_s)
     return f"{duration(median_s)} ({span(median_s, low_s=low_s, high_s=high_s)})"
+
+
+def median(record: Measurement | None) -> str:
+    """Return the time of a record, marked as its."""
+    if record is None or record.median_s is None:
+        return NOT_KNOWN
+    return _marks.of(record, duration(record.median_s))
+
+
+def timed(record: Measurement | None) -> str:
+    """Return the time of a record with its interval, marked as its."""
+    if record is None or record.median_s is None:
+        return NOT_KNOWN
+    words = interval(record.median_s, low_s=record.low_s, high_s=record.high_s)
+    return _marks.of(record, words)
 
 
 def span(median_s: float, *, low_s: float, high_s: float) -> str:

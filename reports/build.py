@@ -1,9 +1,9 @@
-"""Makes one folder with report.md and its plots from any mix of records files and run folders.
+"""Makes report.md, report.html and plots from any mix of records files and run folders.
 
     python -m reports.build runs/2026-08-01-101500-suites other.jsonl --out report
 
 The page is built aside and moved into place at the end: if that fails, an earlier report is whole.
-Other files of the folder are left alone. Prints the path of report.md.
+Other files of the folder are left alone. Prints the paths of the two pages.
 """
 
 import gc
@@ -18,7 +18,7 @@ import typer
 from verifyscope import cli
 from verifyscope.errors import UsageError
 
-PAGE = "report.md"
+PAGE, HTML = "report.md", "report.html"
 _PLOT = re.compile(r"^!\[.*\]\(([\w-]+\.png)\)$", re.MULTILINE)
 
 app = cli.app(None)
@@ -36,7 +36,7 @@ def main(
     ] = None,
     plots: Annotated[bool, typer.Option(help="Draw the plots, or write report.md alone.")] = True,
 ) -> None:
-    """Make report.md and its plots from records, whatever they are of."""
+    """Make report.md, report.html and plots from records, whatever they are of."""
     from reports import _page
     from reports._collected import collect
 
@@ -59,12 +59,13 @@ def main(
     for warning in found.warnings:
         cli.note(f"warning: {warning}")
     print(folder / PAGE)
+    print(folder / HTML)
 
 
 def _move_into_place(aside: Path, folder: Path) -> None:
     """Move the plots and then the page; remove the plots that only the page before showed."""
     before = _plots_of(folder / PAGE)
-    for file in sorted(aside.iterdir(), key=lambda file: file.name == PAGE):
+    for file in sorted(aside.iterdir(), key=lambda file: file.name in (PAGE, HTML)):
         file.replace(folder / file.name)
     for name in before - _plots_of(folder / PAGE):
         (folder / name).unlink(missing_ok=True)

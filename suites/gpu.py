@@ -206,7 +206,7 @@ def steps(folder: Path, gpus: Sequence[str], entry: str | None) -> list[Step]:
             ),
             limit_s=30,
             least_s=15,
-            packages=(*_BASE, "jinja2", "matplotlib"),
+            packages=(*_BASE, "jinja2", "markdown_it", "matplotlib"),
         ),
     ]
 

@@ -28,6 +28,7 @@ _LIGHT = (
     "typer",
     "rich",
     "jinja2",
+    "markdown-it-py",
     "nvidia-ml-py",
     "pytest",
     "pytest-benchmark",

@@ -1,6 +1,6 @@
 """Small problems of experts, and how each implementation that can run here solves them.
 
-Without a GPU Triton's kernels run in its interpreter (tests/conftest.py).
+Without a GPU Triton's kernels run in its interpreter (tests/conftest.py), and CUDA C++ on the host.
 """
 
 import dataclasses
@@ -14,10 +14,11 @@ from kernels import Inputs, Outputs, _execute
 from kernels._check import compare, poisoned
 from kernels.moe import _formats, _routings
 from kernels.moe import fused_moe as op
-from kernels.moe import fused_moe_triton as _triton  # noqa: F401  # adds implementations
+from kernels.moe import fused_moe_cupy as _cupy  # noqa: F401  # these two add implementations
+from kernels.moe import fused_moe_triton as _triton  # noqa: F401
 
-DIRECT = ("triton_direct",)
-SORTED = ("triton_sorted",)
+DIRECT = ("triton_direct", "cupy_direct")
+SORTED = ("triton_sorted", "cupy_sorted")
 OWN = (*DIRECT, *SORTED)
 FORMS = ("bf16", "fp8", "int4")
 EXPERTS = 6
@@ -73,7 +74,7 @@ def skip_if_it_cannot_run(name: str) -> None:
 def run(name: str, inputs: Inputs) -> torch.Tensor:
     """Run on `inputs` and return y; memory that is allocated is NaN before."""
     skip_if_it_cannot_run(name)
-    with poisoned():
+    with poisoned(), _execute.stand_ins():
         outputs: Outputs = op.OP.implementations[name].run(inputs)
     assert list(outputs) == ["y"]
     return outputs["y"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fake_nvml import H200, FakeNvml
-from verifyscope.conditions import Sampler
+from verifyscope.conditions import LINK_EVERY, Sampler
 
 
 def _watch(
@@ -134,3 +134,12 @@ def test_an_unknown_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with Sampler("GPU-other") as sampler:
         pass
     assert sampler.summary() == {"not_sampled": "NVML knows no GPU GPU-other"}
+
+
+def test_the_fastest_link_that_was_seen_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    generations = iter([1, 4] + 10_000 * [1])
+    gpu = {**H200, "nvmlDeviceGetCurrPcieLinkGeneration": lambda: next(generations)}
+    summary = _watch(monkeypatch, gpu, samples=2 * LINK_EVERY).summary()
+    assert (summary["pcie_generation"], summary["pcie_width"]) == (4, 16)
+    gpu = {name: answer for name, answer in H200.items() if "Pcie" not in name}
+    assert "pcie_width" not in _watch(monkeypatch, gpu).summary()

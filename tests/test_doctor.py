@@ -57,7 +57,9 @@ def test_a_whole_gpu_machine_can_run_all_and_nothing_is_wrong() -> None:
 
 
 def test_a_laptop_with_the_base_install_reads_logs_and_says_why_the_rest_cannot_run() -> None:
-    laptop = _machine(imports=frozenset({"msgspec", "numpy", "jinja2", "matplotlib"}))
+    laptop = _machine(
+        imports=frozenset({"msgspec", "numpy", "jinja2", "markdown_it", "matplotlib"})
+    )
     able = [c.name for c in doctor.can_run(laptop) if c.why_not is None]
     assert able == ["read logs, build reports"]
     reason = "needs the package torch, which is not installed"

@@ -284,3 +284,12 @@ def test_a_difference_names_the_field_and_says_what_absence_means() -> None:
         ("settings.NCCL_ALGO", "not set", "Ring"),
     ]
     assert environment.difference(old, msgspec.structs.replace(old, id="3", created="later")) == []
+
+
+def test_governors_of_all_cpus_are_named_once(tmp_path: Path) -> None:
+    assert environment.governor(tmp_path) is None
+    for number, name in enumerate(("powersave", "performance", "powersave")):
+        place = tmp_path / f"sys/devices/system/cpu/cpu{number}/cpufreq"
+        place.mkdir(parents=True)
+        (place / "scaling_governor").write_text(f"{name}\n")
+    assert environment.governor(tmp_path) == "performance and powersave"

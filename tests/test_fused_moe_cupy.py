@@ -10,15 +10,16 @@ import pytest
 import torch
 
 from kernels import _host_cuda
-from kernels._check import compare, poisoned
+from kernels._check import poisoned
 from kernels._raw import launching_by
 from kernels._target import multiprocessors_of
-from kernels.moe import _formats, _routings
+from kernels.moe import _formats
 from kernels.moe import fused_moe as op
 from kernels.moe import fused_moe_cupy as cupy
 from kernels.moe._fused_moe_cuda_tiles import TABLES, Plan, Product, Tile, plan_for
 from kernels.moe._paths import PATHS, Path, path_for
 from kernels.moe.fused_moe import Shape
+from tests.fused_moe_problems import assert_matches, problem
 from verifyscope.hardware import (
     RESERVED_SHARED_BYTES,
     SHARED_BYTES_PER_BLOCK,
@@ -29,7 +30,6 @@ from verifyscope.models import TABLE
 CAPABILITIES = pytest.mark.parametrize("capability", sorted(SHARED_BYTES_PER_BLOCK))
 FORMS = pytest.mark.parametrize("form", _formats.FORMATS)
 runs_on_cpu = pytest.mark.skipif(_host_cuda.why_not() is not None, reason=str(_host_cuda.why_not()))
-CPU = torch.device("cpu")
 
 
 def shape(
@@ -162,7 +162,7 @@ def test_the_plan_is_a_matter_of_shapes_alone() -> None:
     for run in (cupy.cupy_experts, cupy.cupy_direct, cupy.cupy_sorted):
         assert run(**one).facts == run(**two).facts
     found = cupy.cupy_experts(**one)
-    assert found.facts == {"path": "direct", "tile": "16x8", "splits": "1 and 1"}
+    assert found.facts == {"path": "direct", "tile": "16x8, 16x8", "splits": "1, 1"}
     assert (found.launches, cupy.cupy_sorted(**one).launches) == (2, 4)
     many = cupy.cupy_experts(**problem([[0, 1]] * 17))
     assert (many.facts["path"], many.launches) == ("sorted", 4)
@@ -188,34 +188,6 @@ def test_the_gate_builds_every_entry_of_the_table(capability: int, form: _format
 # ---- What comes out ----
 
 
-def problem(
-    ids: list[list[int]],
-    form: str = "int4",
-    *,
-    experts: int = 6,
-    sizes: tuple[int, int] | None = None,
-    shared: int = 0,
-    seed: int = 0,
-) -> dict[str, Any]:
-    """Draw a small problem with these ids; its sizes are the least that the format holds."""
-    chosen = torch.tensor(ids, dtype=torch.int32)
-    generator = torch.Generator().manual_seed(seed)
-    weights = _routings.routed_weights(chosen, generator=generator, scaling=2.5)
-    hidden, intermediate = sizes or ((128, 128) if form == "fp8" else (96, 32))
-    return dict(
-        op.draw(
-            ids=chosen,
-            weights=weights,
-            name=form,
-            experts=experts,
-            hidden=hidden,
-            intermediate=intermediate,
-            shared=shared,
-            seed=seed,
-        )
-    )
-
-
 def run(inputs: dict[str, Any], chosen: Plan) -> torch.Tensor:
     """Run on this CPU by this plan, whatever the shapes would choose."""
     given = op.Given(**inputs)
@@ -232,11 +204,6 @@ def changed(chosen: Plan, *, warps: int | None = None, tile: Tile | None = None)
         return replace(product, tile=taken, warps=warps or min(product.warps, taken.warps))
 
     return replace(chosen, gate_up=other(chosen.gate_up), down=other(chosen.down))
-
-
-def assert_matches(inputs: dict[str, Any], got: torch.Tensor) -> None:
-    (error,) = compare({"y": got}, op.reference(**inputs), tolerance=op.OP.tolerance)
-    assert error.passed, error.problem
 
 
 def planned(inputs: dict[str, Any], path: Path = "direct") -> Plan:

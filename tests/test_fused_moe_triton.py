@@ -15,7 +15,7 @@ from kernels.moe import fused_moe_triton as in_triton
 from kernels.moe._fused_moe_tiles import TABLES, Plan, Tile, distinct_of, plan_for, tiles_for
 from kernels.moe._paths import PATHS, Path, path_for
 from kernels.moe.fused_moe import Given, Shape
-from tests.fused_moe_problems import FORMS, OWN, assert_matches, problem, skip_if_it_cannot_run
+from tests.fused_moe_problems import FORMS, assert_matches, problem, skip_if_it_cannot_run
 from verifyscope.hardware import SHARED_BYTES_PER_BLOCK
 
 KIMI = Shape(tokens=1, top_k=8, experts=384, hidden=7168, intermediate=256, shared=0)
@@ -219,7 +219,8 @@ def test_a_program_may_compute_several_tiles_of_the_second_product(each: int) ->
 def test_records_are_told_the_path_the_tiles_and_the_splits() -> None:
     skip_if_it_cannot_run("triton")
     by_rule, direct, ordered = (
-        op.OP.implementations[name].prepare(problem()) for name in ("triton", *OWN[:2])
+        op.OP.implementations[name].prepare(problem())
+        for name in ("triton", "triton_direct", "triton_sorted")
     )
     assert by_rule.facts == direct.facts
     assert direct.facts["path"] == "direct"
@@ -236,7 +237,7 @@ def test_a_case_that_a_path_cannot_compute_is_refused_before_it_is_drawn() -> No
         name: op.OP.implementations[name].needs.refuses(
             find_case(op.OP, "t32-kimi-k2.5-tp8-int4-uniform")
         )
-        for name in ("triton", *OWN[:2])
+        for name in ("triton", "triton_direct", "triton_sorted")
     }
     assert refused == {
         "triton": None,

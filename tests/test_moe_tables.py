@@ -137,6 +137,15 @@ def test_a_share_of_experts_that_top_k_does_not_divide_is_counted_as_it_is_drawn
     )
 
 
+def test_a_table_of_very_many_tokens_is_counted_at_once() -> None:
+    # Each row counted anew took 1.3 ms three times over: a minute for 60,000 rows.
+    before = moe_tables._distinct_balanced.cache_info().misses
+    rows = "".join(short(tokens) for tokens in range(1000, 4000))
+    found = times(read(SHORT + rows))
+    assert {row.dims["distinct_experts"] for row in found} == {384}
+    assert moe_tables._distinct_balanced.cache_info().misses <= before + 1
+
+
 @pytest.mark.parametrize(
     "row",
     [

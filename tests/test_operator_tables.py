@@ -49,6 +49,12 @@ def test_elements_of_a_collective_become_bytes() -> None:
     assert one(FRAMEWORKS, "TRTLLM,1.3.0rc20,trtllm,8,4096,26.5").launch is None
 
 
+def test_cells_may_be_quoted_and_spaced() -> None:
+    header, row = NCCL.replace(",", ", "), '"all_reduce" , half, "8",32768, 34.21 '
+    assert one(f'"{header.replace(", ", chr(34) + ", " + chr(34))}"', row).ranks == 8
+    assert one(header, row).median_s == pytest.approx(34.21e-6)
+
+
 def test_a_step_of_latent_attention_is_one_token_less_than_its_context() -> None:
     found = one(MLA, "rtx_pro_6000_server,sglang,0.5.14,triton,bfloat16,8,4,8191,49.36")
     assert found.dims["context"] == 8192

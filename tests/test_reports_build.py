@@ -44,15 +44,16 @@ def test_a_run_folder_gets_its_report_inside_and_its_path_is_printed(tmp_path: P
     )
     assert (done.returncode, done.stderr) == (0, "")
     folder = tmp_path / "run" / "report"
-    assert done.stdout == f"{folder / 'report.md'}\n"
+    assert done.stdout == f"{folder / 'report.md'}\n{folder / 'report.html'}\n"
     assert names(folder) == {
         "report.md",
+        "report.html",
         "budget.png",
         "sweep-all-reduce.png",
         "time-tree-attention.png",
     }
     shown = re.findall(r"\]\((.*\.png)\)", (folder / "report.md").read_text())
-    assert {*shown, "report.md"} == names(folder)
+    assert {*shown, "report.md", "report.html"} == names(folder)
     for name in shown:
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
 
@@ -69,7 +70,7 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
 def test_a_report_of_a_file_lies_beside_it(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.jsonl", [GPU, kernel("own", 1.0)])
     make(path)
-    assert names(tmp_path / "report") == {"report.md"}
+    assert names(tmp_path / "report") == {"report.md", "report.html"}
 
 
 def test_files_and_folders_mix_and_a_warning_goes_to_stderr(
@@ -85,7 +86,7 @@ def test_files_and_folders_mix_and_a_warning_goes_to_stderr(
     text = (tmp_path / "out" / "report.md").read_text()
     assert "**3 points measured**" in text
     assert "the last line is incomplete" in text
-    assert names(tmp_path / "out") == {"report.md"}
+    assert names(tmp_path / "out") == {"report.md", "report.html"}
 
 
 def test_an_earlier_report_is_replaced_and_other_files_are_left_alone(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_an_earlier_report_is_replaced_and_other_files_are_left_alone(tmp_path: 
     (out / "mine.png").write_bytes(b"mine")
     write(tmp_path / "few.jsonl", [GPU, kernel("own", 1.0)])
     make(tmp_path / "few.jsonl", "--out", out)
-    assert names(out) == {"report.md", "notes.txt", "mine.png"}
+    assert names(out) == {"report.md", "report.html", "notes.txt", "mine.png"}
     assert "all_reduce" not in (out / "report.md").read_text()
 
 
@@ -193,7 +194,7 @@ def test_a_report_needs_only_the_ground_floor_and_its_help_not_even_numpy() -> N
     program = """
 import sys
 from reports import build
-late = {"matplotlib", "numpy", "jinja2"}
+late = {"matplotlib", "numpy", "jinja2", "markdown_it"}
 print(sorted(late & set(sys.modules)))
 from reports import _page, _plots
 never = {"torch", "triton", "cupy", "kernels", "graphs", "collectives", "suites", "ingest"}

@@ -1,4 +1,4 @@
-"""How a GPU fared while something was measured: SM clock, power, temperature, throttle reasons.
+"""How a GPU fared while something was measured: clock, power, temperature, link, throttle reasons.
 
     with Sampler(uuid) as sampler:
         measure()
@@ -6,7 +6,8 @@
 
 A thread asks NVML about every 10 ms and makes no CUDA call, so it is harmless in a graph capture.
 Without NVML nothing is sampled and `summary` says so. Clocks are MHz, power watts, temperature
-degrees C. Idle is no throttle reason: between launches every GPU is idle.
+degrees C. Idle is no throttle reason: between launches every GPU is idle. The PCIe link is asked
+for at each LINK_EVERY-th sample, and the highest that was seen counts: idle links are slow.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from verifyscope import nvml
 from verifyscope.records import Value
 
 INTERVAL_S = 0.01
+LINK_EVERY = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Sampler:
     def __init__(self, device: str | int, *, interval_s: float = INTERVAL_S) -> None:
         self._device, self._interval_s = device, interval_s
         self._samples: list[_Sample] = []
+        self._links: list[tuple[int | None, int | None]] = []
         self._why_not: str | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -49,7 +52,7 @@ class Sampler:
         if gpu is None:
             self._why_not = driver.why_not or f"NVML knows no GPU {self._device}"
             return self
-        self._samples.append(_sample(gpu))  # the shortest block has one, too
+        self._take(gpu)  # the shortest block has one, too
         self._thread = threading.Thread(
             target=self._run, args=(gpu,), name="nvml-sampler", daemon=True
         )
@@ -83,6 +86,11 @@ class Sampler:
             found["power_w_max"] = max(powers)
         if temperatures:
             found["temperature_c_max"] = max(temperatures)
+        for name, seen in zip(
+            ("pcie_generation", "pcie_width"), zip(*self._links, strict=True), strict=False
+        ):
+            if known := [number for number in seen if number is not None]:
+                found[name] = max(known)
         if reasons := self.throttled():
             held = sum(bool(s.reasons) for s in self._samples)
             found["throttle_reasons"] = ", ".join(reasons)
@@ -96,7 +104,12 @@ class Sampler:
 
     def _run(self, gpu: nvml.Gpu) -> None:
         while not self._stop.wait(self._interval_s):
-            self._samples.append(_sample(gpu))
+            self._take(gpu)
+
+    def _take(self, gpu: nvml.Gpu) -> None:
+        if len(self._samples) % LINK_EVERY == 0:
+            self._links.append(_link(gpu))
+        self._samples.append(_sample(gpu))
 
 
 def _sample(gpu: nvml.Gpu) -> _Sample:
@@ -105,4 +118,12 @@ def _sample(gpu: nvml.Gpu) -> _Sample:
         power_w=gpu.power_w(),
         temperature_c=gpu.temperature_c(),
         reasons=gpu.throttle_reasons(),
+    )
+
+
+def _link(gpu: nvml.Gpu) -> tuple[int | None, int | None]:
+    """Return the generation and width that the link has now."""
+    return (
+        gpu.number("nvmlDeviceGetCurrPcieLinkGeneration"),
+        gpu.number("nvmlDeviceGetCurrPcieLinkWidth"),
     )

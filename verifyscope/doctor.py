@@ -38,7 +38,7 @@ def can_run(machine: Machine) -> tuple[Capability, ...]:
     checks: tuple[tuple[str, str | None, str], ...] = (
         (
             "read logs, build reports",
-            _lacks(machine, "msgspec", "numpy", "jinja2", "matplotlib"),
+            _lacks(machine, "msgspec", "numpy", "jinja2", "markdown_it", "matplotlib"),
             "",
         ),
         ("kernels in Triton's interpreter", _lacks(machine, "torch", "triton"), ""),

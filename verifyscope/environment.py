@@ -6,6 +6,7 @@
 Never a host name, a user name, a home folder or a variable that is not listed in `settings.py`.
 """
 
+import contextlib
 import ctypes
 import datetime
 import hashlib
@@ -85,6 +86,7 @@ def current() -> Environment:
             cores=cores(),
             memory_bytes=memory_bytes(),
             python=platform.python_version(),
+            governor=governor(),
             driver=driver.version(),
             cuda_driver=driver.cuda_version(),
             gpus=tuple(_gpu_state(gpu) for gpu in driver.gpus()),
@@ -121,6 +123,16 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def governor(root: Path = Path("/")) -> str | None:
+    """Return how the kernel chooses the CPUs' clocks; several are joined, None: it does not say."""
+    cpus = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    found: set[str] = set()
+    for path in cpus:
+        with contextlib.suppress(OSError):
+            found.add(path.read_text(errors="replace").strip())
+    return redacted(" and ".join(sorted(found - {""}))) or None
 
 
 def memory_bytes() -> int | None:

@@ -24,6 +24,7 @@ _IMPORTS = (
     "cupy",
     "flashinfer",
     "jinja2",
+    "markdown_it",
     "matplotlib",
     "msgspec",
     "numpy",

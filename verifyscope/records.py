@@ -81,6 +81,7 @@ class Environment(_Line, tag="environment", frozen=True, kw_only=True):
     cores: int
     memory_bytes: int | None = None
     python: str
+    governor: str | None = None
     driver: str | None = None
     cuda_driver: str | None = None
     gpus: tuple[GpuState, ...] = ()

@@ -117,11 +117,10 @@ class Plan:
     def facts(self) -> dict[str, str]:
         """Return what was chosen, for the record: rows of weights x tokens, parts of K."""
         one, other = self.gate_up.tile, self.down.tile
-        tiles = dict.fromkeys(f"{tile.rows}x{tile.columns}" for tile in (one, other))
         return {
             "path": self.path,
-            "tile": " and ".join(tiles),
-            "splits": f"{self.gate_up.warps} and {1 << self.down.part_bits}",
+            "tile": f"{one.rows}x{one.columns}, {other.rows}x{other.columns}",
+            "splits": f"{self.gate_up.warps}, {1 << self.down.part_bits}",
         }
 
 

@@ -14,6 +14,8 @@ would take turns in one block; sorted, they are blocks of their own. By reasonin
 
 from typing import Literal
 
+from kernels.moe._align_layout import MOST_EXPERTS, MOST_TOP_K
+
 Path = Literal["direct", "sorted"]
 PATHS: tuple[Path, ...] = ("direct", "sorted")
 MOST_DIRECT_TOKENS = 16
@@ -22,3 +24,17 @@ MOST_DIRECT_TOKENS = 16
 def path_for(tokens: int) -> Path:
     """Return the path of a call of so many tokens."""
     return "direct" if tokens <= MOST_DIRECT_TOKENS else "sorted"
+
+
+def why_not(path: Path, *, tokens: int, top_k: int, experts: int) -> str | None:
+    """Say why our kernels cannot take this path with so many of each; None if they can."""
+    if top_k > MOST_TOP_K:
+        return f"top_k is {top_k}; these kernels take 1 to {MOST_TOP_K} experts a token"
+    if experts > MOST_EXPERTS:
+        return f"{experts} experts; these kernels take 1 to {MOST_EXPERTS}"
+    if path == "direct" and tokens > MOST_DIRECT_TOKENS:
+        return (
+            f"{tokens} tokens; the direct path takes 1 to {MOST_DIRECT_TOKENS}, one tile of rows: "
+            f"use the sorted one"
+        )
+    return None

@@ -28,12 +28,12 @@ from kernels._raw import Argument, RawKernel, must_be_aligned
 from kernels._splits import sm_count
 from kernels._target import capability
 from kernels.moe._align_cupy import align
-from kernels.moe._align_layout import MOST_EXPERTS, MOST_TOP_K, empty_outputs
+from kernels.moe._align_layout import MOST_TOP_K, empty_outputs
 from kernels.moe._down_cuda import COMBINE, DOWN_DIRECT, DOWN_SORTED
 from kernels.moe._formats import Name
 from kernels.moe._fused_moe_cuda_tiles import RUN, WARP, Plan, Product, plan_for
 from kernels.moe._gate_up_cuda import GATE_UP
-from kernels.moe._paths import MOST_DIRECT_TOKENS, Path, path_for
+from kernels.moe._paths import MOST_DIRECT_TOKENS, Path, path_for, why_not
 from kernels.moe.fused_moe import OP, Given, refuses
 
 Call = Callable[[], Outputs]
@@ -190,7 +190,7 @@ def _prepared(inputs: Mapping[str, Any], *, path: Path | None) -> Prepared:
     given = Given(**inputs)
     shape, name = given.shape, given.format.name
     path = path or path_for(shape.tokens)
-    if reason := _why_not(path, tokens=shape.tokens, experts=shape.experts, top_k=shape.top_k):
+    if reason := why_not(path, tokens=shape.tokens, experts=shape.experts, top_k=shape.top_k):
         raise ValueError(reason)
     for tensor in ("x", "gate_up", "gate_up_scales", "down", "down_scales", "shared_gate_up",
                    "shared_down"):  # fmt: skip
@@ -201,24 +201,10 @@ def _prepared(inputs: Mapping[str, Any], *, path: Path | None) -> Prepared:
     return Prepared(call=call, facts=plan.facts, launches=_LAUNCHES[path])
 
 
-def _why_not(path: Path, *, tokens: int, experts: int, top_k: int) -> str | None:
-    """Say why `path` cannot compute a call of these sizes; None if it can."""
-    if top_k > MOST_TOP_K:
-        return f"top_k is {top_k}; these kernels take 1 to {MOST_TOP_K} experts a token"
-    if experts > MOST_EXPERTS:
-        return f"{experts} experts; these kernels take 1 to {MOST_EXPERTS}"
-    if path == "direct" and tokens > MOST_DIRECT_TOKENS:
-        return (
-            f"{tokens} tokens; the direct path takes 1 to {MOST_DIRECT_TOKENS}, one tile of rows: "
-            f"use the sorted one"
-        )
-    return None
-
-
 def _refuses(case: Case, *, path: Path | None) -> str | None:
     sizes = {name: case.number(name) for name in ("experts", "top_k")}
     tokens = case.number("rows")
-    return refuses(case) or _why_not(path or path_for(tokens), tokens=tokens, **sizes)
+    return refuses(case) or why_not(path or path_for(tokens), tokens=tokens, **sizes)
 
 
 def _needs(path: Path | None) -> Needs:

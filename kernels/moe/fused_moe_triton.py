@@ -28,42 +28,28 @@ import triton
 from kernels import Case, Needs, Outputs, Prepared
 from kernels._splits import sm_count
 from kernels._target import capability
-from kernels.moe._align_layout import MOST_EXPERTS, empty_outputs
+from kernels.moe._align_layout import empty_outputs
 from kernels.moe._align_triton import align
 from kernels.moe._combine_triton import combine
 from kernels.moe._down_triton import down
-from kernels.moe._experts_triton import MOST_TOP_K, ROWS
+from kernels.moe._experts_triton import ROWS
 from kernels.moe._fused_moe_tiles import Plan, plan_for
 from kernels.moe._gate_up_triton import activate, gate_up
-from kernels.moe._paths import MOST_DIRECT_TOKENS, Path, path_for
+from kernels.moe._paths import Path, path_for, why_not
 from kernels.moe.fused_moe import OP, Given, refuses
 
 _COMBINED = 512  # columns of a token, by one program: 16 bytes a thread of four warps
 _ACTIVATED = 128
 
 
-def why_not(*, tokens: int, top_k: int, experts: int, path: Path) -> str | None:
-    """Say why this path cannot compute so many tokens, choices or experts; None if it can."""
-    if top_k > MOST_TOP_K:
-        return f"top_k is {top_k}; these kernels take 1 to {MOST_TOP_K} experts a token"
-    if experts > MOST_EXPERTS:
-        return f"{experts} experts; these kernels take 1 to {MOST_EXPERTS}"
-    if path == "direct" and tokens > MOST_DIRECT_TOKENS:
-        return (
-            f"{tokens} tokens; the direct path takes 1 to {MOST_DIRECT_TOKENS}, one tile of rows: "
-            f"use the sorted one"
-        )
-    return None
-
-
 def _needs(path: Path | None) -> Needs:
     def refused(case: Case) -> str | None:
         tokens = case.number("rows")
         return refuses(case) or why_not(
+            path or path_for(tokens),
             tokens=tokens,
             top_k=case.number("top_k"),
             experts=case.number("experts"),
-            path=path or path_for(tokens),
         )
 
     return Needs(capabilities=(80, 89, 90, 100, 120), packages=("triton",), refuses=refused)
@@ -94,7 +80,7 @@ def triton_sorted(**inputs: Any) -> Prepared:
 def _prepared(given: Given, path: Path) -> Prepared:
     """Choose tiles and parts by the shapes; a call allocates what it writes and launches."""
     shape = given.shape
-    if why := why_not(tokens=shape.tokens, top_k=shape.top_k, experts=shape.experts, path=path):
+    if why := why_not(path, tokens=shape.tokens, top_k=shape.top_k, experts=shape.experts):
         raise ValueError(why)
     plan = plan_for(
         shape,

@@ -1,0 +1,178 @@
+"""report.html: the same page as report.md in one file that asks no network.
+
+The Markdown of the template is rendered, so that both pages say the same. Markup of a record was
+escaped on its way into Markdown; here only the template's own folds pass as HTML, anything else
+shows as text, and the browser is told to run one script alone, by its digest.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from html import escape
+from pathlib import Path
+
+import jinja2
+from markdown_it import MarkdownIt
+from markdown_it.common.utils import unescapeAll
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
+
+from reports import _marks
+from verifyscope.records import Measurement
+
+PAGE = "report.html"
+_HERE = Path(__file__).parent
+_SUMMARY = re.compile(r"<summary>(.*)</summary>")
+
+
+def page(
+    markdown: str,
+    *,
+    plots: Path | None,
+    records: Mapping[str, Measurement],
+    packed: str,
+    drawing: str,
+) -> str:
+    """Return the whole file.
+
+    `plots` holds the images that `markdown` names, `records` those of its marks by id; `packed`
+    are the records for the page's own table (reports/_packed.py), `drawing` is a timeline as SVG.
+    """
+    tokens = _markdown().parse(markdown)
+    body = _Page(plots).render(tokens, _markdown().options, {})
+    sections = _sections(_marks.as_html(body, records))
+    style, script = _file("page.css"), _file("page.js")
+    return _template().render(
+        title=_title(markdown),
+        style=style,
+        style_digest=_digest(style),
+        script=script,
+        script_digest=_digest(script),
+        first=next(sections),
+        sections=list(sections),
+        names=_names(tokens),
+        drawing=drawing,
+        packed=packed,
+    )
+
+
+class _Page(RendererHTML):
+    """Renders headings with anchors, tables in a frame that scrolls, and images inline."""
+
+    def __init__(self, plots: Path | None) -> None:
+        super().__init__()
+        self._plots = plots
+
+    def heading_open(
+        self, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType
+    ) -> str:
+        level, name = tokens[at].tag, _plain(tokens[at + 1])
+        mark = "<!--section-->" if level == "h2" else ""
+        return f'{mark}<{level} id="{_anchor(name)}">'
+
+    def table_open(
+        self, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType
+    ) -> str:
+        return '<div class="frame"><table>'
+
+    def table_close(
+        self, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType
+    ) -> str:
+        return "</table></div>\n"
+
+    def td_open(self, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType) -> str:
+        return _cell(tokens[at])
+
+    def th_open(self, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType) -> str:
+        return _cell(tokens[at])
+
+    def html_block(
+        self, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType
+    ) -> str:
+        lines = tokens[at].content.splitlines()
+        if lines and lines[0].startswith("<!-- Made by"):
+            return ""
+        return "".join(f"{self._fold(line)}\n" for line in lines)
+
+    def html_inline(
+        self, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType
+    ) -> str:
+        return escape(tokens[at].content)
+
+    def image(self, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType) -> str:
+        token = tokens[at]
+        name, words = str(token.attrs["src"]), escape(unescapeAll(token.content))
+        file = None if self._plots is None else self._plots / Path(name).name
+        if file is None or not file.is_file():
+            return f"<em>{words}</em>"
+        content = base64.b64encode(file.read_bytes()).decode("ascii")
+        return f'<img src="data:image/png;base64,{content}" alt="{words}" decoding="async">'
+
+    def _fold(self, line: str) -> str:
+        if line in ("<details>", "</details>"):
+            return line
+        found = _SUMMARY.fullmatch(line)
+        if found is None:
+            return escape(line)
+        return f"<summary>{_markdown().renderInline(found[1])}</summary>"
+
+
+def _cell(token: Token) -> str:
+    return f'<{token.tag} class="right">' if token.attrs.get("style") else f"<{token.tag}>"
+
+
+@cache
+def _markdown() -> MarkdownIt:
+    return MarkdownIt("commonmark", {"html": True}).enable("table")
+
+
+def _sections(body: str) -> Iterator[str]:
+    yield from body.split("<!--section-->")
+
+
+def _names(tokens: Sequence[Token]) -> list[tuple[str, str]]:
+    """Return the anchor and the words of each section."""
+    heads = [
+        _plain(tokens[at + 1])
+        for at, token in enumerate(tokens)
+        if token.type == "heading_open" and token.tag == "h2"
+    ]
+    return [(_anchor(name), name) for name in heads]
+
+
+def _plain(token: Token) -> str:
+    return "".join(
+        child.content for child in token.children or () if child.type in ("text", "code_inline")
+    )
+
+
+def _anchor(name: str) -> str:
+    return "-".join(re.findall(r"[a-z0-9]+", name.lower())) or "section"
+
+
+def _title(markdown: str) -> str:
+    found = re.search(r"^# (.*)$", markdown, re.MULTILINE)
+    return found[1] if found else "Report"
+
+
+def _file(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _digest(content: str) -> str:
+    return base64.b64encode(hashlib.sha256(content.encode()).digest()).decode("ascii")
+
+
+@cache
+def _template() -> jinja2.Template:
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=True,
+    )
+    return templates.get_template("report.html.j2")

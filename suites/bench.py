@@ -4,9 +4,11 @@
 
 Steps: an all-reduce over 8 processes (over the GPUs, where there are several), the compile gate for
 sm_90 and sm_120, the suites, the sweep's own table read back, the budget predicted from the
-model, the report. A step that fails hides no other; the exit status is 1 if one did.
+model, passes of a shrunken stub on two processes, the report. A step that fails hides no other; the
+exit status is 1 if one did.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -37,9 +39,19 @@ def main() -> None:
     text = _steps.table(outcomes)
     (folder / "steps.md").write_text(text)
     print(text)
-    print(f"report: {folder / 'report' / 'report.md'}")
+    report = folder / "report"
+    print(f"report: {report / 'report.md'}, for a browser {report / 'report.html'}")
+    if verdict := verdict_of(report / "report.md"):
+        print(verdict)
     if any(outcome.result == "failed" for outcome in outcomes):
         sys.exit(1)
+
+
+def verdict_of(page: Path) -> str:
+    """Return the verdict that a report begins with, without its markup; "" where there is none."""
+    lines = page.read_text(encoding="utf-8").splitlines() if page.is_file() else []
+    found = next((line for line in lines if line.startswith("**Verdict.** ")), "")
+    return re.sub(r"\\(\W)|[*`]", r"\1", found)
 
 
 def steps(folder: Path, gpus: tuple[str, ...]) -> list[Step]:
@@ -88,6 +100,14 @@ def steps(folder: Path, gpus: tuple[str, ...]) -> list[Step]:
             output="budget.txt",
         ),
         Step(
+            name="passes of a shrunken stub, taken apart",
+            command=python(
+                "graphs.replay", *_MODEL, "--device", "cpu", "--rows", "4", *_QUICK, *records
+            ),
+            limit_s=60,
+            output="stub.txt",
+        ),
+        Step(
             name="report",
             command=python("reports.build", str(folder), "--out", str(folder / "report")),
             limit_s=40,
@@ -101,6 +121,7 @@ _DEFAULT_ALONE = ("--algos", "default", "--protos", "default")
 # Eight processes on a few cores measure their scheduler: few calls show that all of it works.
 _FEW_CALLS = ("--depth", "4", "--iterations", "5", "--batches", "1", "--warmup", "1")
 _TOKENS = ("--tokens", "1,2,4,8,16")
+_QUICK = ("--seconds", "1")
 _PASS = ("--tp", "8", "--rows", "4", "--context", "8192")
 
 

@@ -1,0 +1,125 @@
+"""The section of speculation: does what the records tell of pay, and what would have to change.
+
+A table of the operating points, and a map of acceptance against the time of a cycle, on which each
+plain step is a line: above it speculation pays.
+"""
+
+from collections.abc import Sequence
+
+from reports import _marks, _speculation_map, _text
+from reports._collected import Collected
+from reports._drawn import Folder
+from reports._markdown import bullets, code, table, text
+from reports._operating_points import OperatingPoint, points
+from reports._text import NOT_KNOWN, plural
+
+MAP = "speculation.png"
+_MOST_POINTS = 24
+_ABOUT = (
+    "A cycle is one draft, one verify and what the host does between; acceptance is what it "
+    "yields, the bonus token counted. *Break-even* is the cycle over a plain step of as many "
+    "requests: only above it speculation pays. Where only the verify is known, it is *at least* "
+    "that."
+)
+
+
+def section(found: Collected, folder: Folder) -> str:
+    """Return the section as Markdown; "" where no record is of a cycle or of a verify."""
+    every = points(found)
+    if not every:
+        return ""
+    shown = every[:_MOST_POINTS]
+    path = folder.file(MAP)
+    drawn = path is not None and _speculation_map.draw(path, shown)
+    left_out = len(every) - len(shown)
+    parts = [
+        "## Speculation",
+        _ABOUT,
+        bullets(_verdicts(shown)),
+        f"![Acceptance against the time of a cycle, with break-even lines]({MAP})" if drawn else "",
+        _table(shown),
+        f"{plural(left_out, 'point')} are left out here; all are in the records."
+        if left_out > 0
+        else "",
+        bullets(_missing(every)),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _verdicts(shown: Sequence[OperatingPoint]) -> list[str]:
+    """Return how many points pay, and the worst and best of them."""
+    judged = [one for one in shown if one.speedup is not None and one.is_cycle]
+    if not judged:
+        return []
+    paying = sum((one.speedup or 0.0) > 1 for one in judged)
+    lines = [f"Speculation pays at {paying:,} of {plural(len(judged), 'operating point')}."]
+    ordered = sorted(judged, key=lambda one: one.speedup or 0.0)
+    for one in ordered if len(ordered) < 3 else (ordered[0], ordered[-1]):
+        lines.append(
+            f"{text(one.name)}: {_text.ratio(one.speedup)} x plain decoding; acceptance must "
+            f"exceed {_text.ratio(one.break_even)}, it is {_text.ratio(one.accepted)}"
+            + (" by its runs." if one.is_implied else ".")
+        )
+    return lines
+
+
+def _table(shown: Sequence[OperatingPoint]) -> str:
+    lines = []
+    for number, one in enumerate(shown, 1):
+        least, most = ("", "") if one.is_cycle else ("at least ", "at most ")
+        lines.append(
+            (
+                str(number),
+                text(one.name),
+                _text.whole(one.requests),
+                _text.whole(one.rows),
+                least + _marks.of(one.record, _text.duration(one.seconds)),
+                _plain(one),
+                _unless(least, _text.ratio(one.break_even)),
+                _text.ratio(one.accepted) + (" by its runs" if one.is_implied else ""),
+                _unless(most, _rate(one.tokens_per_s)),
+                _unless(most, _text.ratio(one.speedup)),
+            )
+        )
+    header = (
+        *("", "what", "requests", "rows each", "cycle", "plain step", "break-even"),
+        *("acceptance", "tok/s", "x plain"),
+    )
+    return table(header, lines, align="rlrrrrrrrr")
+
+
+def _plain(one: OperatingPoint) -> str:
+    if one.plain is None:
+        return NOT_KNOWN
+    other = "" if one.plain_file is None else f" of {code(one.plain_file)}"
+    return _marks.of(one.plain.record, _text.duration(one.plain.seconds)) + other
+
+
+def _unless(words: str, cell: str) -> str:
+    return cell if cell == NOT_KNOWN else words + cell
+
+
+def _rate(tokens_per_s: float | None) -> str:
+    return NOT_KNOWN if tokens_per_s is None else f"{tokens_per_s:.1f}"
+
+
+def _missing(every: Sequence[OperatingPoint]) -> list[str]:
+    """Return what is not known of the points, and how to get it."""
+    lines = []
+    if any(one.plain is None for one in every):
+        lines.append(
+            "A plain step is missing where the table has none: read the log of a run without "
+            "speculation, at as many requests, by the same command "
+            f"({code('python -m ingest WITH.log WITHOUT.log')}), or measure a pass of one row "
+            f"({code('python -m graphs.replay --rows 1,4')})."
+        )
+    if any(one.accepted is None for one in every):
+        lines.append(
+            "Acceptance is missing where the table has none: it is in the server's log (accept "
+            f"len, or Mean acceptance length), which {code('python -m ingest')} reads."
+        )
+    lines.append(
+        f"{code('python -m reports.speculation --from RUN')} says which draft length would be "
+        "best, and what acceptance a rate needs."
+    )
+    return lines

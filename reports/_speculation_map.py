@@ -1,0 +1,156 @@
+"""The acceptance map: acceptance against the time of a cycle; each plain step is a line.
+
+    acceptance = cycle / plain step
+
+Above the line of its plain step a point pays. A point whose acceptance is not known is a dotted
+line upwards; of a verify alone the cycle lies to the right of it, which an arrow says. The map is
+as wide as the points of known acceptance need; what lies beyond is in the table alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reports import _text
+from reports._operating_points import OperatingPoint
+from reports._plot_style import COLOURS, GREY, MARKERS, heading, legend, save, tick
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_Box = tuple[float, float, float, float]
+
+_MOST_LINES = 5
+_PAYS, _LOSES, _UNKNOWN = 2, 1, 0  # colours of the house
+_BEYOND = 1.6  # times the slowest point of known acceptance: what is slower is not drawn
+_LETTER, _LINE, _MARKER = 6.0, 10.0, 5.0  # of a number beside a point, in points
+_PLACES = ((6, 3), (6, -11), (-13, 3), (-13, -11), (-3, 8), (-3, -17), (6, 14), (6, -22))
+
+
+def draw(path: Path, shown: Sequence[OperatingPoint]) -> bool:
+    """Save the map; False where neither an acceptance nor a plain step is known."""
+    drawn = _drawn(shown)
+    plains = _plains(drawn.values())
+    if not plains and all(one.accepted is None for one in drawn.values()):
+        return False
+    widest = 1.15 * max(one.seconds for one in drawn.values())
+    highest = _highest(drawn.values())
+
+    def on(axes: Axes) -> None:
+        axes.set_xlim(0, widest)
+        axes.set_ylim(0.8, highest)
+        for number, (seconds, requests) in enumerate(plains):
+            _break_even(axes, seconds, requests, number=number, to=widest)
+        _points(axes, drawn, highest)
+        axes.xaxis.set_major_formatter(lambda at, _: tick(at))
+        axes.set_xlabel("time of a cycle")
+        axes.set_ylabel("acceptance [tokens a cycle]")
+        heading(axes, "Speculation pays above the break-even line of its plain step")
+        legend(axes, columns=2)
+
+    save(path, on, height=5.4)
+    return True
+
+
+def _drawn(shown: Sequence[OperatingPoint]) -> dict[int, OperatingPoint]:
+    """Return the points to draw, by their number in the table."""
+    known = [one.seconds for one in shown if one.accepted is not None]
+    most = _BEYOND * max(known) if known else max(one.seconds for one in shown)
+    return {number: one for number, one in enumerate(shown, 1) if one.seconds <= most}
+
+
+def _plains(shown: Iterable[OperatingPoint]) -> list[tuple[float, int | None]]:
+    """Return the plain steps that most points are held against, the shortest first."""
+    counts: dict[tuple[float, int | None], int] = {}
+    for one in shown:
+        if one.plain is not None:
+            key = (one.plain.seconds, one.requests)
+            counts[key] = counts.get(key, 0) + 1
+    most = sorted(counts, key=lambda key: -counts[key])[:_MOST_LINES]
+    return sorted(most, key=lambda key: key[0])
+
+
+def _highest(shown: Iterable[OperatingPoint]) -> float:
+    """Return the top of the map: above every acceptance, and every break-even that is near one."""
+    points = list(shown)
+    accepted = max((one.accepted for one in points if one.accepted is not None), default=2.0)
+    evens = [one.break_even for one in points if one.break_even is not None]
+    near = [even for even in evens if even <= 2 * accepted] or evens[:1]
+    return 1 + 1.2 * (max(accepted, *near, 2.0) - 1)
+
+
+def _break_even(
+    axes: Axes, seconds: float, requests: int | None, *, number: int, to: float
+) -> None:
+    load = "" if requests is None else f", {_text.plural(requests, 'request')}"
+    axes.plot(
+        [0, to],
+        [0, to / seconds],
+        color="black",
+        linewidth=1.2,
+        linestyle=("-", "--", "-.", ":", (0, (1, 3)))[number % _MOST_LINES],
+        label=f"break-even at a plain step of {_text.duration(seconds)}{load}",
+        zorder=1,
+    )
+
+
+def _points(axes: Axes, drawn: Mapping[int, OperatingPoint], highest: float) -> None:
+    taken: list[_Box] = []
+    for one in drawn.values():
+        x, y = axes.transData.transform((one.seconds, one.accepted or highest))
+        taken.append((x - _MARKER, y - _MARKER, x + _MARKER, y + _MARKER))
+    for number, one in drawn.items():
+        colour, words = _verdict(one)
+        if one.accepted is None:
+            axes.axvline(one.seconds, color=GREY, linewidth=0.9, linestyle=":", zorder=0)
+        else:
+            measured = one.record.source == "measured"
+            axes.scatter(
+                [one.seconds],
+                [one.accepted],
+                marker=MARKERS[colour],
+                s=52,
+                facecolor=COLOURS[colour] if measured else "white",
+                edgecolor=COLOURS[colour],
+                linewidth=1.6,
+                label=f"{words}{'' if measured else ', imported'}",
+                zorder=3,
+            )
+        _number(axes, f"{number}{'' if one.is_cycle else ' →'}", one, highest, taken)
+
+
+def _verdict(one: OperatingPoint) -> tuple[int, str]:
+    if one.speedup is None:
+        return _UNKNOWN, "plain step not known"
+    if not one.is_cycle:
+        return _UNKNOWN, "verify alone"
+    return (_PAYS, "pays") if one.speedup > 1 else (_LOSES, "loses")
+
+
+def _number(axes: Axes, words: str, one: OperatingPoint, highest: float, taken: list[_Box]) -> None:
+    """Write a point's number beside it, where it covers neither a point nor a number."""
+    at = (one.seconds, highest if one.accepted is None else one.accepted)
+    x, y = axes.transData.transform(at)
+    scale = axes.figure.dpi / 72
+    places = _PLACES if one.accepted is not None else tuple((4, -12 * n) for n in range(1, 9))
+    for right, up in places:
+        left, low = x + right * scale, y + up * scale
+        box = (left, low, left + _LETTER * len(words) * scale, low + _LINE * scale)
+        if not any(_overlap(box, other) for other in taken):
+            break
+    taken.append(box)
+    axes.annotate(
+        words,
+        at,
+        xytext=(right, up),
+        textcoords="offset points",
+        fontsize=8,
+        color=GREY if one.accepted is None else "black",
+    )
+
+
+def _overlap(one: _Box, other: _Box) -> bool:
+    apart = one[2] < other[0] or other[2] < one[0] or one[3] < other[1] or other[3] < one[1]
+    return not apart

@@ -1,0 +1,201 @@
+"""The section of speculation: points and break-even by hand; other systems stay apart."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from reports._collected import collect
+from reports._drawn import Folder
+from reports._operating_points import OperatingPoint, points
+from reports._speculation import MAP, section
+from tests.report_page import Page
+from tests.report_sample import CPU, GPU, kernel, write
+from tests.serving_lines import times_of
+from verifyscope.records import Measurement, Origin, Record
+
+HERE = msgspec.structs.replace(CPU, id="here")
+FOUNDING = (
+    "Target verify: 29.47 ms/cyc (97.0%)\nTarget verify: 29.49 ms/cyc (97.0%)\n"
+    "Run 1/5: 2048 tokens in 33.88s = 60.4 tok/s\nRun 2/5: 2048 tokens in 31.26s = 65.5 tok/s\n"
+    "Run 3/5: 2048 tokens in 40.24s = 50.9 tok/s\nRun 4/5: 2041 tokens in 33.21s = 61.5 tok/s\n"
+    "Run 5/5: 2048 tokens in 34.42s = 59.5 tok/s\n"
+)
+
+
+def logged(text: str, file: str, command: str = "python -m ingest") -> list[Measurement]:
+    """Return what ingest makes of a log."""
+    return [
+        msgspec.structs.replace(one, origin=Origin(file, 1), command=command)
+        for one in times_of(text)
+    ]
+
+
+def steps(
+    seconds: float,
+    *,
+    requests: int = 1,
+    accepted: float | None = None,
+    file: str = "serve.log",
+    **changes: Any,
+) -> Measurement:
+    """Return a cycle of a serving log, or a plain step where nothing is accepted."""
+    known: dict[str, Any] = {
+        "source": "imported",
+        "part": "cycle",
+        "op": "step" if accepted is None else "cycle",
+        "case": f"{requests} running",
+        "dims": {"requests": requests, **({} if accepted is None else {"acceptance": accepted})},
+        "mode": "decode" if accepted is None else "verify",
+        "id": f"{file}-{requests}-{accepted}-{seconds}",
+        "origin": Origin(file, 1),
+        "command": "python -m ingest serve.log",
+        "environment": "here",
+    }
+    return kernel("sglang", seconds * 1e6, **(known | changes))
+
+
+def found(folder: Path, lines: list[Record]) -> list[OperatingPoint]:
+    return points(collect([write(folder / "records.jsonl", lines)]))
+
+
+def test_the_founding_case_stands_where_its_log_puts_it(tmp_path: Path) -> None:
+    """29.48 / 0.97 = 30.39 ms; 10,233 tokens in 173.01 s are 59.15 a second: 1.80 a cycle."""
+    (one,) = found(tmp_path, [HERE, *logged(FOUNDING, "verify.log")])
+    assert one.seconds == pytest.approx(0.02948 / 0.97)
+    assert (one.is_cycle, one.is_implied, one.plain) == (True, True, None)
+    assert one.accepted == pytest.approx(10_233 / 173.01 * 0.02948 / 0.97)
+    assert one.tokens_per_s == pytest.approx(10_233 / 173.01)
+    assert one.break_even is None
+
+
+def test_a_plain_run_that_was_read_with_it_gives_the_break_even(tmp_path: Path) -> None:
+    """30.39 / 12.12 = 2.507."""
+    together = "python -m ingest verify.log plain.log"
+    plain = steps(12.12e-3, file="plain.log", command=together)
+    (one,) = found(tmp_path, [HERE, *logged(FOUNDING, "verify.log", together), plain])
+    assert one.break_even == pytest.approx(0.02948 / 0.97 / 0.01212)
+    assert one.plain_file == "plain.log"
+    assert one.speedup == pytest.approx(1.7976 / 2.5076, rel=1e-3)
+
+
+def test_each_load_is_held_against_its_own_plain_step(tmp_path: Path) -> None:
+    """One request 27 / 12 = 2.25, eight 100 / 32 = 3.125: the first pays at 2.6, the other not."""
+    lines = [
+        steps(0.027, accepted=2.6),
+        steps(0.100, requests=8, accepted=2.6),
+        steps(0.012),
+        steps(0.032, requests=8),
+        steps(0.050, requests=4, accepted=2.0),
+    ]
+    one, four, eight = found(tmp_path, [HERE, *lines])
+    assert (one.break_even, eight.break_even) == pytest.approx((2.25, 3.125))
+    assert one.speedup == pytest.approx(2.6 / 2.25)
+    assert eight.tokens_per_s == pytest.approx(8 * 2.6 / 0.1)
+    assert four.plain is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"command": "python -m ingest other.log"},
+        {"implementation": "vllm"},
+        {"ranks": 4},
+        {"environment": "elsewhere"},
+    ],
+)
+def test_a_plain_step_of_another_system_is_not_taken(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    cycle = steps(0.027, accepted=2.6, ranks=8)
+    plain = msgspec.structs.replace(steps(0.012, file="other.log", ranks=8), **changes)
+    (one,) = found(tmp_path, [HERE, cycle, plain])
+    assert one.plain is None
+    (one,) = found(tmp_path, [HERE, cycle, steps(0.012, file="other.log", ranks=8)])
+    assert one.plain is not None
+
+
+def test_an_upper_bound_is_no_plain_step(tmp_path: Path) -> None:
+    notes = "verify (default backend)   ~400 ms\nplain decode forward   <100 ms\n"
+    (one,) = found(tmp_path, [HERE, *logged(notes, "notes.txt")])
+    assert (one.is_cycle, one.plain) == (False, None)
+    assert one.seconds == pytest.approx(0.4)
+
+
+def passes() -> list[Measurement]:
+    return [
+        kernel(
+            "stub",
+            1000.0 * milliseconds,
+            id=f"{launch}-{rows}",
+            part="forward",
+            op="forward",
+            case=f"kimi-rows{rows}",
+            dims={"model": "kimi-k2.5", "tp": 8, "rows": rows, "requests": 1, "context": 8192},
+            launch=launch,
+        )
+        for launch, base in (("eager", 25), ("graph", 12))
+        for rows, milliseconds in ((1, base), (4, base + 6))
+    ]
+
+
+def test_a_measured_verify_needs_at_least_its_break_even(tmp_path: Path) -> None:
+    """18 / 12 = 1.5 from a graph, 31 / 25 = 1.24 eager; a cycle is longer than its verify."""
+    eager, graph = found(tmp_path, [GPU, *passes()])
+    assert (eager.break_even, graph.break_even) == pytest.approx((1.24, 1.5))
+    assert (graph.is_cycle, graph.accepted, graph.rows) == (False, None, 4)
+    text = section(collect([tmp_path / "records.jsonl"]), Folder(path=None))
+    assert "at least" in text
+    assert "Acceptance is missing where the table has none" in text
+
+
+def test_the_section_has_a_verdict_a_table_and_what_is_missing(tmp_path: Path) -> None:
+    page = Page(tmp_path).of(
+        [
+            HERE,
+            steps(0.027, accepted=2.6),
+            steps(0.012),
+            steps(0.100, requests=8, accepted=2.6, file="other.log"),
+        ]
+    )
+    assert "Speculation pays at 1 of 1 operating point." in page.text
+    assert "acceptance must exceed 2.25, it is 2.60." in page.text
+    first, second = page.rows("## Speculation")
+    assert (first["what"], first["cycle"], first["plain step"]) == (
+        "other.log, 8 running",
+        "100 ms",
+        "–",
+    )
+    assert first["break-even"] == first["x plain"] == "–"
+    assert (second["break-even"], second["acceptance"]) == ("2.25", "2.60")
+    assert (second["tok/s"], second["x plain"]) == ("96.3", "1.16")
+    assert "A plain step is missing where the table has none" in page.text
+    assert "Acceptance is missing" not in page.text
+
+
+def test_without_a_cycle_or_a_verify_there_is_no_section(tmp_path: Path) -> None:
+    page = Page(tmp_path).of([GPU, kernel("own", 1.0), steps(0.012, environment="gpu")])
+    assert "## Speculation" not in page.text
+
+
+NASTY = "<script>alert(1)</script> | *x*"
+
+
+def test_names_of_records_show_as_text(tmp_path: Path) -> None:
+    page = Page(tmp_path).of([HERE, steps(0.027, accepted=2.6, file=NASTY), steps(0.012)])
+    assert "<script>alert" not in page.text
+    (row,) = page.rows("## Speculation")
+    assert row["what"].startswith(r"\<script\>alert(1)\</script\> \| \*x\*")
+
+
+def test_the_map_is_drawn_where_there_is_something_to_see(tmp_path: Path) -> None:
+    lines: list[Record] = [HERE, steps(0.027, accepted=2.6), steps(0.012)]
+    collected = collect([write(tmp_path / "records.jsonl", lines)])
+    assert f"]({MAP})" in section(collected, Folder(path=tmp_path))
+    assert (tmp_path / MAP).read_bytes().startswith(b"\x89PNG")
+    bare = collect([write(tmp_path / "bare.jsonl", [HERE, *logged(FOUNDING.splitlines()[0], "v")])])
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert MAP not in section(bare, Folder(path=empty))
+    assert not (empty / MAP).exists()

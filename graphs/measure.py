@@ -225,11 +225,7 @@ def _jobs(given: Asked) -> Iterator[Job]:
     tp = _tp(given, device)
     reduces = asked.reduces(given.all_reduce or _default_reduce(given, device, tp))
     ranks = _ranks(given, device, tp, reduces)
-    modes = asked.modes(
-        given.modes or ("eager" if device == "cpu" else ",".join(asked.PASS_MODES[:3]))
-    )
-    if device == "cpu" and modes != ("eager",):
-        raise UsageError("--device cpu runs eager passes only; leave --modes out")
+    modes = _modes(given, device, reduces)
     for case in _cases(given, device, tp, reduces):
         yield Job(
             case=case,
@@ -240,6 +236,20 @@ def _jobs(given: Asked) -> Iterator[Job]:
             time_cap_s=given.seconds,
             timeout_s=given.timeout,
         )
+
+
+def _modes(given: Asked, device: DeviceName, reduces: list[Reduce]) -> tuple[PassMode, ...]:
+    """Return the modes; by default pieces between the collectives only where calls are made."""
+    calls = reduces[0].kind in ("one-rank", "real")
+    usual = asked.PASS_MODES if calls else asked.PASS_MODES[:-1]
+    modes = asked.modes(given.modes or ("eager" if device == "cpu" else ",".join(usual)))
+    if device == "cpu" and modes != ("eager",):
+        raise UsageError("--device cpu runs eager passes only; leave --modes out")
+    if "collectives-outside" in modes and reduces[0].kind == "none":
+        raise UsageError(
+            "--modes collectives-outside has no collectives to leave outside; give --all-reduce"
+        )
+    return modes
 
 
 def _cases(given: Asked, device: DeviceName, tp: int, reduces: list[Reduce]) -> Iterator[Case]:

@@ -26,6 +26,7 @@ from verifyscope.records import Measurement
 from verifyscope.sweep_conclusion import SweepConclusion
 
 _MOST_PLOTS = 3
+_MOST_CURVES = 8  # ops whose curves are drawn: each plot takes a tenth of a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,10 @@ class Folder:
     def file(self, name: str) -> Path | None:
         """Return where to save the plot `name`."""
         return None if self.path is None else self.path / name
+
+    def has_room(self) -> bool:
+        """Say whether a further op's curves are drawn; its table has them all the same."""
+        return self.path is not None and len(list(self.path.glob("time-*.png"))) < _MOST_CURVES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +60,7 @@ def curves(
     if not alike or len(alike[0].by_tokens) < 3:
         return None
     name = f"time-{_file_name(op.name)}.png"
-    path = folder.file(name)
+    path = folder.file(name) if folder.has_room() else None
     if path is None:
         return None
     several = len({curve.environment for curve in alike}) > 1

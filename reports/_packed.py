@@ -15,7 +15,8 @@ from reports._collected import Collected
 from verifyscope.records import Measurement
 
 MOST_RECORDS = 100_000
-_LEVEL = 6
+_LEVEL = 5
+_MOST_LETTERS = 3_600_000  # of a page of 6 MB
 
 
 class _Words(msgspec.Struct, frozen=True):
@@ -47,6 +48,7 @@ def every(found: Collected) -> list[Measurement]:
             found.kernels,
             found.collectives,
             found.traces,
+            found.passes,
             found.predicted_passes,
             found.predicted,
             found.predicted_kernels,
@@ -58,8 +60,14 @@ def every(found: Collected) -> list[Measurement]:
 
 
 def packed(records: Sequence[Measurement], found: Collected) -> str:
-    """Return what the page unpacks, of the first MOST_RECORDS."""
-    shown = records[:MOST_RECORDS]
+    """Return what the page unpacks, of the first MOST_RECORDS, of fewer if these are too long."""
+    most = min(len(records), MOST_RECORDS)
+    while len(letters := _letters(records[:most], len(records) - most, found)) > _MOST_LETTERS:
+        most //= 2
+    return letters
+
+
+def _letters(shown: Sequence[Measurement], left_out: int, found: Collected) -> str:
     columns = _Columns(
         id=[one.id for one in shown],
         source=_words(one.source for one in shown),
@@ -74,7 +82,7 @@ def packed(records: Sequence[Measurement], found: Collected) -> str:
         median_s=[_digits(one.median_s, 9) for one in shown],
         low_s=[_digits(one.low_s, 5) for one in shown],
         high_s=[_digits(one.high_s, 5) for one in shown],
-        left_out=len(records) - len(shown),
+        left_out=left_out,
     )
     return base64.b64encode(zlib.compress(msgspec.json.encode(columns), _LEVEL)).decode("ascii")
 

@@ -27,11 +27,13 @@ from reports import (
     _moe,
     _not_run,
     _packed,
+    _pass_drawing,
     _stub_passes,
     _sweep,
     _sweep_view,
     _text,
     _traces,
+    _verdict,
     _verify,
     _where,
 )
@@ -67,7 +69,7 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
         plots=folder if plots else None,
         records={one.id: one for one in every},
         packed=_packed.packed(every, found),
-        drawing="",
+        drawing=_pass_drawing.drawing(found, _budget.passes(found.predicted)),
     )
     (folder / _html.PAGE).write_text(html, encoding="utf-8")
 
@@ -88,6 +90,7 @@ def _marked(found: Collected, drawn: Folder, command: str) -> str:
     return _template().render(
         made_by=_made_by(found, command),
         what=_what(found),
+        verdict=_verdict.verdict(found, series=series, sweeps=sweeps, predicted=passes),
         summary=summary(
             found,
             not_run,

@@ -74,6 +74,11 @@ class Bar:
     note: str
 
 
+def colour(name: str) -> str:
+    """Return the colour of a class, of idle time, or of what is neither."""
+    return _PALE if name == IDLE else _CLASS_COLOURS.get(name, _GREY)
+
+
 def time_against_bytes(
     path: Path, lines: Sequence[Line], *, title: str, marks: Iterable[tuple[float, str]]
 ) -> None:
@@ -248,7 +253,7 @@ def _draw_bar(axes: Axes, bar: Bar, *, at: int, longest: float) -> None:
             seconds,
             left=left,
             height=0.6,
-            color=_PALE if name == IDLE else _CLASS_COLOURS.get(name, _GREY),
+            color=colour(name),
             label=name,
             linewidth=0,
         )

@@ -120,7 +120,7 @@ def _modes_table(case: Case) -> str:
             (
                 mode,
                 row.cache or NOT_KNOWN,
-                _text.interval(row.median_s, low_s=row.low_s, high_s=row.high_s),
+                _text.timed(row),
                 _seconds(row, "host_launch_s"),
                 _seconds(row, "from_idle_s"),
                 _text.duration(None if idle is None else idle.median_s),
@@ -153,9 +153,9 @@ def _account_table(case: Case, whole: Measurement) -> str:
             (
                 text(part),
                 text(class_of(part)),
-                _text.duration(only.median_s if only else None),
+                _text.median(only),
                 _signed(without, "cost"),
-                _text.duration(inside.median_s if inside else None),
+                _text.median(inside),
                 _share(inside or only, whole),
             )
         )

@@ -8,6 +8,7 @@ model, passes of a shrunken stub on two processes, the report. A step that fails
 exit status is 1 if one did.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -38,9 +39,19 @@ def main() -> None:
     text = _steps.table(outcomes)
     (folder / "steps.md").write_text(text)
     print(text)
-    print(f"report: {folder / 'report' / 'report.md'}")
+    report = folder / "report"
+    print(f"report: {report / 'report.md'}, for a browser {report / 'report.html'}")
+    if verdict := verdict_of(report / "report.md"):
+        print(verdict)
     if any(outcome.result == "failed" for outcome in outcomes):
         sys.exit(1)
+
+
+def verdict_of(page: Path) -> str:
+    """Return the verdict that a report begins with, without its markup; "" where there is none."""
+    lines = page.read_text(encoding="utf-8").splitlines() if page.is_file() else []
+    found = next((line for line in lines if line.startswith("**Verdict.** ")), "")
+    return re.sub(r"\\(\W)|[*`]", r"\1", found)
 
 
 def steps(folder: Path, gpus: tuple[str, ...]) -> list[Step]:

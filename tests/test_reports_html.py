@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from reports import _html, _packed, _page
@@ -168,6 +169,44 @@ def test_more_records_than_fit_are_counted(tmp_path: Path, monkeypatch: pytest.M
     )
     columns = unpacked(html)
     assert (len(str(columns["id"]).split(",")), columns["left_out"]) == (3, 5)
+
+
+def test_a_page_of_long_records_keeps_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_packed, "_MOST_LETTERS", 20_000)
+    rows = [kernel("own", float(n), case=f"{n * 7919}" * 20) for n in range(1, 2000)]
+    _, html, _ = built(tmp_path, [GPU, *rows])
+    ids, left_out = unpacked(html)["id"], unpacked(html)["left_out"]
+    assert isinstance(ids, list)
+    assert 0 < len(ids) < 1999
+    assert left_out == 1999 - len(ids)
+
+
+def test_one_pass_is_drawn_by_class_and_says_that_it_is_predicted(tmp_path: Path) -> None:
+    how = {"prediction": "one"}
+    parts = [
+        predicted("routed_experts", 100.0, 60),
+        predicted("attention_projections", 50.0, 61),
+    ]
+    timeline = predicted("forward", 9100.0, 1, host_s=4e-3, idle_s=50e-6)
+    lines: list[Record] = [
+        msgspec.structs.replace(one, method=one.method | how)
+        for one in (
+            *parts,
+            msgspec.structs.replace(timeline, op="timeline", implementation="eager", floor_s=None),
+        )
+    ]
+    _, html, _ = built(tmp_path, [GPU, CPU, *lines])
+    assert "eager, predicted: 9.10 ms" in html
+    drawn = dict(re.findall(r'width="([\d.]+)%"[^>]*><title>([a-z_ ]+): ', html))
+    widths = {name: float(width) for width, name in drawn.items()}
+    # 96 % of the width are the pass of 9.1 ms
+    assert widths["moe"] == pytest.approx(96 * 6.0 / 9.1, abs=0.01)
+    assert widths["dense_gemm"] == pytest.approx(96 * 3.05 / 9.1, abs=0.01)
+    assert widths["idle"] == pytest.approx(96 * 0.05 / 9.1, abs=0.01)
+    assert widths["host launches"] == pytest.approx(96 * 4.0 / 9.1, abs=0.01)
+    assert 'stroke-dasharray="4 3"' in html
 
 
 def test_html_that_is_not_the_templates_own_fold_is_text() -> None:

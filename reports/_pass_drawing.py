@@ -1,0 +1,144 @@
+"""One verify pass as SVG: what the host launches for and what the device is busy with, by mode.
+
+A lane is as long as its seconds, in percent of the longest, so that words stay legible at any
+width. A prediction has totals of each class and no order of events: so has the drawing. What was
+measured is solid, what was predicted has a dashed border and says so.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from reports import _budget, _forecast, _plots, _text
+from reports._collected import Collected
+from reports._forecast import Forecast
+from reports._verdict import measured_passes, same_case
+from verifyscope import passes
+from verifyscope.parts import IDLE, class_of
+from verifyscope.records import Measurement
+
+_ROOM = 96.0  # percent of the width for the longest lane
+_MODE_HEIGHT = 78
+_HOST = "host launches"
+_WHOLE = "whole pass"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mode:
+    """One way to run the pass, in seconds; `device` is (class, seconds) in the order drawn."""
+
+    name: str
+    pass_s: float
+    host_s: float | None
+    device: Sequence[tuple[str, float]]
+    source: str
+
+
+def drawing(found: Collected, predicted: Sequence[_budget.Pass]) -> str:
+    """Return a heading and the drawing of the first pass that was played or measured, or none."""
+    wholes = _forecast.forecasts(found.predicted_passes)
+    played = next((one for one in predicted if one.made_by in wholes), None)
+    modes = [_measured(one, found) for one in measured_passes(found) if one.median_s]
+    if played is not None:
+        modes += _predicted(played, wholes[played.made_by])
+    if not modes:
+        return ""
+    title = _budget.title(played) if played is not None else "the measured passes"
+    longest = max(max(one.pass_s, one.host_s or 0.0) for one in modes)
+    lanes = "".join(
+        _lanes(one, top=at * _MODE_HEIGHT, scale=_ROOM / longest) for at, one in enumerate(modes)
+    )
+    height = len(modes) * _MODE_HEIGHT
+    return (
+        f'<h2 id="one-pass">One verify pass</h2>\n<p>{escape(title)}. Above what the host launches '
+        f"for, below what the device does, as totals: nothing here is an order of events. A dashed "
+        f'border is predicted, a solid one measured.</p>\n<svg class="pass" width="100%" '
+        f'height="{height}" role="img" aria-label="One verify pass by mode">{lanes}</svg>\n'
+        f"{_legend(modes)}"
+    )
+
+
+def _measured(one: Measurement, found: Collected) -> _Mode:
+    """Return a measured mode, in classes where a profiler told them (of other passes)."""
+    pass_s = one.median_s or 0.0
+    told = [
+        (class_of(row.part) if row.op == passes.CLASS else IDLE, row.median_s)
+        for row in found.passes
+        if row.op in (passes.CLASS, passes.IDLE)
+        and row.launch == one.launch
+        and same_case(row, one)
+        and row.median_s
+    ]
+    where = ", on the CPU" if found.on_cpu(one) else ""
+    host = one.method.get("host_launch_s")
+    return _Mode(
+        name=f"{one.launch or 'a pass'}, measured{where}",
+        pass_s=pass_s,
+        host_s=float(host) if isinstance(host, int | float) else None,
+        device=told or [(_WHOLE, pass_s)],
+        source="measured",
+    )
+
+
+def _predicted(one: _budget.Pass, whole: Forecast) -> Iterator[_Mode]:
+    for mode in whole.timeline:
+        if mode.median_s is None:
+            continue
+        idle, host = mode.dims.get("idle_s"), mode.dims.get("host_s")
+        device = list(_budget.segments(one.with_components))
+        if isinstance(idle, int | float) and idle > 0:
+            device.append((IDLE, float(idle)))
+        yield _Mode(
+            name=f"{mode.implementation}, predicted"
+            + (", at least" if "at-least" in mode.flags else ""),
+            pass_s=mode.median_s,
+            host_s=float(host) if isinstance(host, int | float) else None,
+            device=device,
+            source="predicted",
+        )
+
+
+def _lanes(one: _Mode, *, top: int, scale: float) -> str:
+    border = ' stroke-dasharray="4 3"' if one.source == "predicted" else ""
+    words = escape(f"{one.name}: {_text.duration(one.pass_s)}")
+    parts = [f'<text x="0" y="{top + 16}">{words}</text>']
+    if one.host_s is not None:
+        parts.append(_bar(0.0, one.host_s, _HOST, top=top + 23, height=10, scale=scale))
+    left = 0.0
+    for name, seconds in one.device:
+        parts.append(_bar(left, seconds, name, top=top + 37, height=24, scale=scale))
+        left += seconds
+    parts.append(
+        f'<rect x="0" y="{top + 37}" width="{one.pass_s * scale:.3f}%" height="24" fill="none" '
+        f'stroke="#000"{border}/>'
+    )
+    return "".join(parts)
+
+
+def _bar(left: float, seconds: float, name: str, *, top: int, height: int, scale: float) -> str:
+    said = escape(f"{name}: {_text.duration(seconds)}")
+    return (
+        f'<rect x="{left * scale:.3f}%" y="{top}" width="{seconds * scale:.3f}%" height="{height}" '
+        f'fill="{_colour(name)}"><title>{said}</title></rect>'
+    )
+
+
+def _legend(modes: Sequence[_Mode]) -> str:
+    """Return each colour with its seconds, for whom no colour and no pointer says them."""
+    known: dict[str, float] = {}
+    for one in modes:
+        for name, seconds in one.device:
+            known.setdefault(name, seconds)
+    if any(one.host_s is not None for one in modes):
+        known[_HOST] = next(one.host_s for one in modes if one.host_s is not None)
+    items = "".join(
+        f'<li><svg width="14" height="14" aria-hidden="true"><rect width="14" height="14" '
+        f'fill="{_colour(name)}" stroke="#555"/></svg> {escape(name)} {_text.duration(seconds)}'
+        "</li>"
+        for name, seconds in known.items()
+    )
+    return f'<ul class="legend">{items}</ul>'
+
+
+def _colour(name: str) -> str:
+    return "#444444" if name == _HOST else _plots.colour(name)

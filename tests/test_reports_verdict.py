@@ -1,0 +1,153 @@
+"""The verdict: three sentences, each number with its source, what is not known said."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from suites.bench import verdict_of
+from tests.report_page import Page
+from tests.report_sample import CPU, GPU, US, collective, kernel, predicted
+from verifyscope.records import Finding, Measurement, Record
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Page:
+    return Page(tmp_path)
+
+
+def verdict(page: Page, lines: list[Record]) -> str:
+    page.of([GPU, CPU, *lines])
+    return verdict_of(page.folder / "out" / "report.md")
+
+
+def forward(launch: str, median_us: float, **changes: object) -> Measurement:
+    """Return a whole pass that was measured."""
+    whole = kernel("stub", median_us, op="forward", part="forward", launch=launch, case=launch)
+    return msgspec.structs.replace(whole, **{"dims": {"rows": 3}, "case": "kimi", **changes})
+
+
+def theirs(op: str, median_us: float, case: str) -> Measurement:
+    return kernel(
+        "sglang", median_us, op=op, part="cycle", case=case, source="imported", dims={"rows": 3}
+    )
+
+
+def test_of_nothing_each_sentence_says_that_it_is_not_known(page: Page) -> None:
+    assert verdict(page, [kernel("own", 5.0)]) == (
+        "Verdict. How long a verify takes is not known: no record is of a whole pass. What "
+        "all-reduces take of it is not known (python -m collectives.sweep measures them); what "
+        "graph replay would save is not known. Which acceptance it must reach to pay is not "
+        "known: python -m reports.speculation says it from a verify and a plain step."
+    )
+
+
+def test_a_measured_pass_and_its_replay_come_first(page: Page) -> None:
+    passes = [forward("eager", 29_490.0), forward("graph", 19_000.0)]
+    said = verdict(
+        page, [*passes, predicted("routed_experts", 60.0, 60), theirs("verify", 9.0, "a")]
+    )
+    assert "A verify of 3 rows takes 19.0 ms (measured, graph)" in said
+    assert "graph replay would save 10.5 ms (measured)" in said
+    assert "predicted floor of kimi-k2.5, TP 8, 4 rows" in said
+    assert "3.60 ms" in said
+
+
+def test_a_pass_on_a_cpu_says_so_and_one_on_a_gpu_goes_before_it(page: Page) -> None:
+    on_cpu = forward("eager", 5.0, environment="cpu")
+    assert "5.00 us (measured, eager, on the CPU)" in verdict(page, [on_cpu])
+    assert "29.5 ms (measured, eager)" in verdict(page, [on_cpu, forward("eager", 29_490.0)])
+
+
+def test_a_shrunk_stub_is_no_time_of_the_model_and_a_pass_in_pieces_is_none(page: Page) -> None:
+    shrunk = forward("eager", 900.0, dims={"rows": 3, "shrunk": True})
+    said = verdict(
+        page, [shrunk, forward("piecewise", 5.0, dims={"rows": 3, "outside": "attention"})]
+    )
+    assert "900 us (measured, eager, of a stub shrunk to fit, no time of the real model)" in said
+    assert "29.5 ms (measured, eager)" in verdict(
+        page, [shrunk, forward("eager", 29_490.0, case="b")]
+    )
+
+
+def test_a_replay_that_changes_nothing_is_no_lever(page: Page) -> None:
+    said = verdict(page, [forward("eager", 1000.0), forward("graph", 990.0)])
+    assert "graph replay would save next to nothing (measured)" in said
+
+
+def test_imported_verifies_of_several_systems_are_not_put_together(page: Page) -> None:
+    assert "A verify of 3 rows took 400 ms (imported)" in verdict(
+        page, [theirs("verify", 400_000.0, "a")]
+    )
+    said = verdict(page, [theirs("verify", 400_000.0, "a"), theirs("cycle", 27_400.0, "b")])
+    assert (
+        "2 imported times of verifies, of different systems or loads, go from 27.4 ms to 400 ms"
+        in said
+    )
+
+
+def test_all_reduces_of_a_measured_sweep_are_times_their_calls(page: Page) -> None:
+    dims = {
+        "bytes": 57_344,
+        "dtype": "bfloat16",
+        "in_place": False,
+        "tokens": 4,
+        "model": "kimi-k2.5",
+    }
+    said = verdict(page, [collective(57_344, 1000.0, dims=dims), collective(2**13, 900.0)])
+    assert (
+        "122 ms of a pass of 4 rows are all-reduces at 1.00 ms each (measured, on the CPU)" in said
+    )
+
+
+def test_an_observed_time_is_held_against_a_plain_token_and_is_not_called_measured(
+    page: Page,
+) -> None:
+    excess = predicted("forward", 10.0, 1, observed_s=29.49e-3, against="the prediction", count=122)
+    lever = predicted("forward", 20_000.0, 1, number=0, alone_s=0.02, together_s=0.02)
+    said = verdict(
+        page,
+        [
+            predicted("routed_experts", 60.0, 60),
+            predicted("all_reduce", 30.0, 122),
+            *(
+                msgspec.structs.replace(
+                    one,
+                    op=op,
+                    floor_s=None,
+                    method=one.method
+                    | {
+                        "plain_s": 12_120 * US,
+                        "plain": "given",
+                        "accepted": 2.0,
+                        "observed": "a log",
+                    },
+                )
+                for one, op in ((excess, "excess"), (lever, "what_if"))
+            ),
+        ],
+    )
+    assert "A verify of 4 rows took 29.5 ms (observed, not here: a log)" in said
+    assert "3.66 ms of the predicted pass are all-reduces at 30.0 us each" in said
+    # 29.49 / 12.12
+    assert (
+        "Acceptance must exceed 2.43 tokens a verify to pay, against 12.1 ms a plain token" in said
+    )
+    assert said.endswith("it is 2.00.")
+
+
+def test_one_finding_on_the_break_even_is_the_third_sentence_and_two_are_counted(
+    page: Page,
+) -> None:
+    def finding(words: str) -> Finding:
+        return Finding(name="break-even", sentence=words, evidence=(), confidence="sure")
+
+    assert verdict(page, [finding("speculation loses *here*.")]).endswith(
+        " Speculation loses *here*."
+    )
+    said = verdict(page, [finding("speculation loses"), finding("speculation pays")])
+    assert "(2 findings on it, of different systems)" in said
+
+
+def test_a_folder_without_a_report_has_no_verdict(tmp_path: Path) -> None:
+    assert verdict_of(tmp_path / "report.md") == ""

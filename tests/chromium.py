@@ -102,9 +102,13 @@ class Browser:
 
     def point(self, script: str) -> None:
         """Move the mouse onto the element that an expression gives."""
+        self.run(
+            f"(async () => {{ for (let n = 0; n < 4; n++) {{"
+            f" {script}.scrollIntoView({{block: 'center', inline: 'center'}});"
+            " await new Promise(requestAnimationFrame); } })()"
+        )
         box = self.run(
-            f"(() => {{ const e = {script}; e.scrollIntoView({{block: 'center'}});"
-            " const b = e.getBoundingClientRect();"
+            f"(() => {{ const b = {script}.getBoundingClientRect();"
             " return [b.x + b.width / 2, b.y + b.height / 2]; })()"
         )
         self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])

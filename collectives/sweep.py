@@ -103,6 +103,12 @@ def main(
     force: Annotated[
         bool, typer.Option("--force", help="Try what the plan lists as unsupported, but LL128.")
     ] = False,
+    others: Annotated[
+        str | None,
+        typer.Option(
+            help="All-reduces beside NCCL's: all, none, symm_mem_one_shot, cupy_nccl, ..."
+        ),
+    ] = None,
     nccl: Annotated[
         str | None,
         typer.Option(help="Another NCCL than torch's: a libnccl.so.2, or a folder with one."),
@@ -194,6 +200,7 @@ def main(
         stress_calls=stress_calls,
         timeout=timeout,
         nccl=library,
+        others=others,
     )
     specs = asked.specs(given, place)
     if leads:

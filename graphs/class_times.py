@@ -29,6 +29,8 @@ from verifyscope.parts import CLASSES, class_of
 
 PASS, STEP = "forward pass", "forward step"
 _MOST_UNKNOWN = 5
+# A span is by the host's clock, a kernel by the device's.
+_CLOCKS_APART_S = 5e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +182,8 @@ def _of_kernels(
 
 def _one_pass(trace: Trace, span: Span, step_kernels: Sequence[int] | None) -> _OnePass:
     gpu = trace.gpu
-    within = (gpu.start_s >= span.start_s) & (gpu.start_s <= span.end_s)
+    first_s, last_s = span.start_s - _CLOCKS_APART_S, span.end_s + _CLOCKS_APART_S
+    within = (gpu.start_s >= first_s) & (gpu.start_s <= last_s)
     events = gpu.where(within)
     if step_kernels is not None:
         by_place = np.repeat(np.arange(len(step_kernels)), step_kernels)

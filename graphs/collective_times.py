@@ -25,6 +25,8 @@ _MEASURED_AS = {
     "embedding_all_reduce": "all_reduce",
     "logits_all_gather": "all_gather",
 }
+# What moves data for an engine; a sweep has other all-reduces beside it.
+_BACKENDS = ("nccl", "rccl", "gloo")
 _WHAT_TO_GIVE = {
     "all_reduce": "give --all-reduce-us, --sweep or --measured",
     "all_gather": "give a --sweep or --measured that has all_gather",
@@ -97,13 +99,17 @@ def _is_usable(record: Measurement) -> bool:
 def _one_setting(found: Iterable[Measurement], path: Path) -> tuple[str, list[Measurement]]:
     groups: dict[str, list[Measurement]] = defaultdict(list)
     default: set[str] = set()
-    for record in found:
+    bare: set[str] = set()  # what leaves the choice to the backend, whatever is set
+    every = list(found)
+    for record in [one for one in every if one.implementation.split()[0] in _BACKENDS] or every:
         settings = ", ".join(f"{key}={value}" for key, value in sorted(record.requested.items()))
         name = " ".join(filter(None, (record.implementation, settings)))
         groups[name].append(record)
         if not settings:
             default.add(name)
-    names = sorted(default or groups)
+        if " " not in record.implementation:
+            bare.add(name)
+    names = sorted(default or bare or groups)
     if len(names) > 1:
         raise UsageError(
             f"--sweep {path} holds several ways ({'; '.join(names)}); give a file with one of them"

@@ -155,7 +155,10 @@ class _Case:
         status = status or ("hang" if getattr(message, "kind", "") == "hang" else "error")
         reason = message.reason
         if isinstance(message, OutOfMemory):
-            reason = f"rank {message.rank} needs more memory than is free: {reason}"
+            reason = (
+                f"rank {message.rank} needs more memory than is free: {reason}; give fewer "
+                f"--weight-sets, --layers or --requests"
+            )
         self._append(
             self._writer.without_time(
                 self._op, "forward", mode="eager", reason=reason, status=status

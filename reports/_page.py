@@ -262,6 +262,7 @@ class StubView:
 
     headline: str
     cases: list[_stub_passes.CaseView]
+    growth: str
     on_cpu: bool
     left_out: str
 
@@ -273,6 +274,7 @@ def _stub_view(found: Collected, cases: Sequence[_stub_passes.Case]) -> StubView
         headline=bullets(headline) if headline else "",
         cases=_stub_passes.view(found, shown),
         on_cpu=any(found.on_cpu(case.first) for case in shown),
+        growth=_stub_passes.growth_table(found),
         left_out=left_out(len(cases) - len(shown), "pass"),
     )
 

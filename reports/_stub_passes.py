@@ -46,6 +46,7 @@ class CaseView:
     account: str
     classes: str
     graphs: str
+    beside: str
 
 
 def cases(found: Collected) -> list[Case]:
@@ -67,6 +68,7 @@ def view(found: Collected, shown: Sequence[Case]) -> list[CaseView]:
             account="\n\n".join(_account_table(case, whole) for whole in case.of(passes.ACCOUNT)),
             classes=_classes_table(case),
             graphs=_graphs_table(case),
+            beside=beside(case),
         )
         for case in shown
     ]
@@ -165,8 +167,55 @@ def _account_table(case: Case, whole: Measurement) -> str:
         _unexplained(_number(whole, f"{name}_unexplained_s"), whole.median_s) for name in columns
     ]
     lines.append(("**unexplained**", "", *unexplained, ""))
+    between = [_between(whole, f"{name}_unexplained") for name in columns]
+    lines.append(("its 95 %", "", *between, ""))
     header = ("part", "class", "isolated", "marginal (95 %)", "in context", "of the whole")
     return known_columns(header, lines, always=2, align="llrrrr")
+
+
+def beside(case: Case) -> str:
+    """Return what stands beside the passes: plans of attention, and what ranks wait for."""
+    words = []
+    for plan in case.of(passes.PLAN):
+        words.append(f"attention plans {_text.duration(plan.median_s)} a step on the host")
+    for whole in case.of(passes.ACCOUNT):
+        skew = _number(whole, "all_reduce_skew_s")
+        if skew is not None:
+            words.append(
+                f"in all-reduces the rank that waits most spends {_text.duration(skew)} a pass "
+                f"more than the one that waits least"
+            )
+    return f"{'; '.join(words)}." if words else ""
+
+
+def growth_table(found: Collected) -> str:
+    """Return the lines through measured passes of several rows or contexts."""
+    lines = []
+    for row in found.passes:
+        if row.op != passes.FIT or row.median_s is None:
+            continue
+        dims, over_rows = row.dims, row.method.get("axis") == "rows"
+        ratio, low, high = (_number(row, f"ratio{end}") for end in ("", "_low", "_high"))
+        apart = "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
+        lines.append(
+            (
+                f"{text(str(dims.get('model', '?')))}, TP {dims.get('tp', '?')}",
+                row.launch or NOT_KNOWN,
+                text(str(dims.get("all_reduce", NOT_KNOWN))),
+                "rows" if over_rows else "context",
+                f"{'context' if over_rows else 'rows'} {row.method.get('other', '?')}",
+                text(str(row.method.get("sizes", NOT_KNOWN))),
+                _duration(_number(row, "base_s")),
+                _duration(_number(row, "slope_s")),
+                NOT_KNOWN if ratio is None else f"x {ratio:.2f}{apart}",
+                text(str(row.method.get("grows", NOT_KNOWN))),
+            )
+        )
+    header = (
+        *("model", "launched", "all-reduce", "over", "at", "sizes", "base", "slope, each"),
+        *("largest against smallest (95 %)", "so"),
+    )
+    return known_columns(header, lines, always=4, align="llllllrrrl") if lines else ""
 
 
 def _classes_table(case: Case) -> str:
@@ -247,6 +296,13 @@ def _signed(row: Measurement | None, name: str) -> str:
     if low is None or high is None:
         return _duration(middle)
     return f"{_duration(middle)} ({_duration(low)} to {_duration(high)})"
+
+
+def _between(row: Measurement, name: str) -> str:
+    low, high = (_number(row, f"{name}{end}") for end in ("_low_s", "_high_s"))
+    if low is None or high is None:
+        return NOT_KNOWN
+    return f"{_duration(low)} to {_duration(high)}"
 
 
 def _share(part: Measurement | None, whole: Measurement) -> str:

@@ -4,7 +4,8 @@
 
 Steps: an all-reduce over 8 processes (over the GPUs, where there are several), the compile gate for
 sm_90 and sm_120, the suites, the sweep's own table read back, the budget predicted from the
-model, the report. A step that fails hides no other; the exit status is 1 if one did.
+model, passes of a shrunken stub on two processes, the report. A step that fails hides no other; the
+exit status is 1 if one did.
 """
 
 import re
@@ -99,6 +100,14 @@ def steps(folder: Path, gpus: tuple[str, ...]) -> list[Step]:
             output="budget.txt",
         ),
         Step(
+            name="passes of a shrunken stub, taken apart",
+            command=python(
+                "graphs.replay", *_MODEL, "--device", "cpu", "--rows", "4", *_QUICK, *records
+            ),
+            limit_s=60,
+            output="stub.txt",
+        ),
+        Step(
             name="report",
             command=python("reports.build", str(folder), "--out", str(folder / "report")),
             limit_s=40,
@@ -112,6 +121,7 @@ _DEFAULT_ALONE = ("--algos", "default", "--protos", "default")
 # Eight processes on a few cores measure their scheduler: few calls show that all of it works.
 _FEW_CALLS = ("--depth", "4", "--iterations", "5", "--batches", "1", "--warmup", "1")
 _TOKENS = ("--tokens", "1,2,4,8,16")
+_QUICK = ("--seconds", "1")
 _PASS = ("--tp", "8", "--rows", "4", "--context", "8192")
 
 

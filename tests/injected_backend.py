@@ -16,11 +16,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collectives._sweep.backend import GLOO, Backend
+from collectives._sweep.backend import GLOO, Backend, Member, Prepared
 from collectives._sweep.combination import Combination
 from collectives._sweep.job import Job
 
@@ -118,8 +117,9 @@ def _misbehave(fault: str, rank: int, log: _Log) -> None:
         raise ValueError("no such\nlink")
 
 
-def prepare(job: Job, rank: int) -> "Callable[[torch.Tensor, torch.Tensor], None]":
-    """Return the all-reduce of gloo, with the fault of this combination."""
+def prepare(member: Member) -> Prepared:
+    """Return the collective of gloo, with the fault of this combination."""
+    job, rank = member.job, member.rank
     word, since = fault_of(job.combination)
     fault = word if _start(job, rank) >= since else ""
     log = _Log(rank)
@@ -138,7 +138,7 @@ def prepare(job: Job, rank: int) -> "Callable[[torch.Tensor, torch.Tensor], None
         if fault == "bits" and job.purpose == "stress" and rank == WRONG_RANK:
             _flip(output, size)
 
-    return run
+    return Prepared(run=run)
 
 
 def _flip(output: "torch.Tensor", size: int) -> None:

@@ -319,6 +319,7 @@ def test_rows_of_predictions_of_others_and_without_a_time_do_not_count() -> None
         msgspec.structs.replace(known, source="predicted"),
         msgspec.structs.replace(known, op="all_gather"),
         msgspec.structs.replace(known, implementation="gloo"),
+        msgspec.structs.replace(known, implementation="cupy_nccl"),
         msgspec.structs.replace(known, dims={}),
         msgspec.structs.replace(known, ranks=None),
         msgspec.structs.replace(known, status="error", reason="lost", median_s=None),

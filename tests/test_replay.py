@@ -321,6 +321,23 @@ def test_only_what_ran_with_as_many_ranks_and_was_not_predicted_counts(tmp_path:
         collective_times.from_sweep(path, ranks=2)
 
 
+def test_all_reduces_of_others_and_combinations_stand_back_behind_the_backend_s_own_choice(
+    tmp_path: Path,
+) -> None:
+    other = [
+        _reduce(57_344, 1.0, implementation="symm_mem_one_shot"),
+        _reduce(57_344, 1.0, implementation="cupy_nccl"),
+        _reduce(57_344, 1.0, implementation="nccl ring/ll", requested={"NCCL_ALGO": "Ring"}),
+    ]
+    library = {"nccl": "2.30.7"}
+    for asked in ({}, library):
+        rows = [_reduce(57_344, 25e-6, requested=asked), *other]
+        (tmp_path / "sweep.jsonl").unlink(missing_ok=True)
+        known = collective_times.from_sweep(_sweep(tmp_path, rows), ranks=8)
+        line = _predicted(4, known).by_part()["all_reduce"][0]
+        assert line.seconds == pytest.approx(25e-6)
+
+
 def test_two_ways_of_reducing_in_one_file_are_not_mixed(tmp_path: Path) -> None:
     path = _table(tmp_path, _reduce(57_344, 1e-3, implementation="gloo"))
     with pytest.raises(UsageError, match=r"holds several ways \(gloo; nccl\); give a file with"):

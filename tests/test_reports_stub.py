@@ -50,6 +50,8 @@ def a_run() -> list[Measurement]:
     closure: dict[str, Value] = {
         "marginal_sum_s": 14e-3,
         "marginal_unexplained_s": 1e-3,
+        "marginal_unexplained_low_s": -0.5e-3,
+        "marginal_unexplained_high_s": 2e-3,
         "isolated_sum_s": 16.5e-3,
         "isolated_unexplained_s": -1.5e-3,
     }
@@ -97,6 +99,8 @@ def test_the_account_closes_with_what_is_unexplained(page: Page) -> None:
     assert rows["**sum**"]["marginal (95 %)"] == "14.0 ms"
     assert rows["**unexplained**"]["isolated"] == "-1.50 ms (-10 %)"
     assert rows["**unexplained**"]["marginal (95 %)"] == "1.00 ms (+7 %)"
+    assert rows["its 95 %"]["marginal (95 %)"] == "-500 us to 2.00 ms"
+    assert rows["its 95 %"]["isolated"] == "–"
 
 
 def test_a_profilers_classes_say_by_how_much_they_do_not_agree(page: Page) -> None:
@@ -113,6 +117,29 @@ def test_a_profilers_classes_say_by_how_much_they_do_not_agree(page: Page) -> No
     (graph,) = page.rows("What a captured graph costs once")
     assert (graph["once"], graph["time"]) == ("instantiate", "900 us")
     assert graph["nodes"] == "1402 kernel"
+
+
+def test_growth_over_rows_and_context_stands_with_its_verdict(page: Page) -> None:
+    fit: dict[str, Value] = {
+        **{"axis": "context", "other": 4, "sizes": "1024 131072", "base_s": 14e-3},
+        **{"slope_s": 2e-9, "ratio": 1.01, "ratio_low": 1.0, "ratio_high": 1.02},
+        "grows": "does not grow",
+    }
+    page.of([GPU, *a_run(), row(passes.FIT, "forward", 15 * MS, method=fit)])
+    (line,) = page.rows("#### Measured time(T) and time(L)")
+    assert (line["over"], line["at"], line["sizes"]) == ("context", "rows 4", "1024 131072")
+    assert (line["base"], line["slope, each"]) == ("14.0 ms", "2.00 ns")
+    assert line["largest against smallest (95 %)"] == "x 1.01 (1.00 to 1.02)"
+    assert line["so"] == "does not grow"
+
+
+def test_plans_and_waiting_ranks_stand_beside_the_passes(page: Page) -> None:
+    skewed = row(passes.ACCOUNT, "forward", 15 * MS, all_reduce_skew_s=2e-3)
+    page.of([GPU, *a_run()[:3], skewed, row(passes.PLAN, "metadata", 80, launch="eager")])
+    assert (
+        "Beside the passes: attention plans 80.0 us a step on the host; in all-reduces the rank "
+        "that waits most spends 2.00 ms a pass more than the one that waits least." in page.text
+    )
 
 
 def test_what_was_shrunk_says_so(page: Page) -> None:

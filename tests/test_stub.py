@@ -9,11 +9,15 @@ import torch
 from graphs import stub
 from graphs._stub import asked, memory, shrunken
 from graphs._stub.asked import Case, Reduce
+from graphs._stub.chosen import Choice
 from graphs._stub.step import Flow
 from graphs.stub import Stub
+from kernels import Case as KernelCase
+from kernels import Implementation, Prepared, find_op
 from verifyscope.errors import UsageError
 from verifyscope.models import TABLE, Gqa, Mla, Model
 from verifyscope.parts import PARTS
+from verifyscope.records import Mode
 
 CPU = torch.device("cpu")
 
@@ -289,6 +293,76 @@ def test_an_implementation_that_cannot_be_had_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         _built(_case(impl=asked.implementations(impl), attention=form, path=path))
+
+
+@pytest.mark.parametrize("model", TABLE)
+def test_every_implementation_can_say_whether_it_computes_the_cases_of_a_stub(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[str, KernelCase]] = []
+    of = Choice.of
+
+    def noting(self: Choice, kind: str, op: str, case: KernelCase) -> Implementation:
+        given.append((op, case))
+        return of(self, kind, op, case)
+
+    monkeypatch.setattr(Choice, "of", noting)
+    _built(_case(model))
+    assert {op for op, _ in given} >= {"rms_norm", "rope"}
+    for op, case in {(op, case.name): (op, case) for op, case in given}.values():
+        for implementation in find_op(op).implementations.values():
+            why = implementation.needs.refuses(case)
+            assert why is None or isinstance(why, str)
+
+
+def _rows(
+    *names: str, kind: str = "attention", form: Mode = "verify", path: asked.PathName = "auto"
+) -> str:
+    """Return what the first name's family stands for among implementations name:form."""
+    op = replace(find_op("mla_verify"), _added={})
+    for name in names:
+        word, _, given = name.partition(":")
+        mode = next((one for one in asked.FORMS if one == given), None)
+        op._add(
+            Implementation(op=op, name=word, prepare=lambda inputs: Prepared(call=dict), mode=mode)
+        )
+    family = names[0].partition(":")[0].partition("_")[0]
+    choice = Choice(device=CPU, named={kind: family}, form=form, path=path)
+    case = KernelCase(name="any", dims={})
+    found, why = choice._one(kind, family, op.implementations, case)
+    return found.name if found is not None else why
+
+
+def test_a_whole_mlp_is_one_step_where_an_implementation_of_it_is_named() -> None:
+    built = _built(_case(impl=asked.implementations("mlp=torch")))
+    steps = {step.name: step for step in built.steps}
+    assert "shared_expert_gate_up" not in steps
+    assert "dense_mlp_activation" not in steps
+    assert steps["shared_expert_down"].covers == (
+        "shared_expert_gate_up",
+        "shared_expert_activation",
+        "shared_expert_down",
+    )
+    want = built.full().run().clone()
+    assert torch.equal(built.full().run(), want)
+    assert torch.isfinite(want).all()
+    with pytest.raises(UsageError, match="--impl mlp=torch takes bf16, and dense_mlp has fp8"):
+        _built(_case("deepseek-v3", impl=asked.implementations("mlp=torch")))
+
+
+def test_a_name_stands_for_its_forms_and_its_paths() -> None:
+    forms = ("triton:verify", "triton_decode:decode", "triton_extend:extend")
+    assert _rows(*forms) == "triton"
+    assert _rows(*forms, form="decode") == "triton_decode"
+    assert _rows(*forms, form="extend") == "triton_extend"
+    library = ("flashinfer_composed", "flashinfer_rows:decode")
+    assert _rows(*library) == "flashinfer_composed"
+    assert _rows(*library, form="decode") == "flashinfer_rows"
+    assert _rows("torch", form="extend") == "it has no form for --attention extend"
+    paths = ("triton", "triton_direct", "triton_sorted")
+    assert _rows(*paths, kind="moe") == "triton"
+    assert _rows(*paths, kind="moe", path="sorted") == "triton_sorted"
+    assert _rows("torch", kind="moe", path="sorted").startswith("it has no path for --moe sorted")
 
 
 def test_shrunken_models_keep_the_kind_of_every_part() -> None:

@@ -57,7 +57,7 @@ class Ended(NamedTuple):
         """Return statuses and reasons of the eager rows, by combination."""
         found: dict[str, set[tuple[str, str]]] = {}
         for row in self.rows():
-            if row.launch != "graph":
+            if row.launch != "graph" and row.implementation.startswith("injected"):
                 name = row.implementation.partition(" ")[2]
                 found.setdefault(name, set()).add((row.status, row.reason or ""))
         return found

@@ -81,6 +81,14 @@ def summarise(samples: Sequence[float]) -> Summary:
     )
 
 
+def spread_of_median(samples: Sequence[float]) -> float:
+    """Return the deviation of the logarithm of the median, by resampling; samples above zero."""
+    values = _checked(samples)
+    if values.min() <= 0:
+        raise ValueError("times to compare must be above zero")
+    return float(np.log(_resampled_medians(values, 3)).std())
+
+
 def compare(
     new: Sequence[float], old: Sequence[float], *, same_within: float = SAME_WITHIN
 ) -> Comparison:

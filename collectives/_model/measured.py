@@ -42,7 +42,7 @@ def rows(records: Iterable[Record], op: str) -> Iterator[Row]:
         if not isinstance(known, Measurement) or known.source == "predicted":
             continue
         size = known.dims.get("bytes")
-        ours = known.op == op and known.status == "ok" and "nccl" in known.implementation
+        ours = known.op == op and known.status == "ok" and _is_nccl(known.implementation)
         if not ours or not isinstance(size, int) or known.ranks is None or not known.median_s:
             continue
         combination, proven = _combination(known)
@@ -57,6 +57,11 @@ def rows(records: Iterable[Record], op: str) -> Iterator[Row]:
             launch=_launch(known),
             record=known.id,
         )
+
+
+def _is_nccl(implementation: str) -> bool:
+    """Say whether a name is NCCL's own, or of a combination of it, and not of others."""
+    return implementation.partition(" ")[0] == "nccl"
 
 
 def _launch(known: Measurement) -> str:

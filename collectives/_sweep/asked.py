@@ -1,10 +1,11 @@
 """The command line of a sweep becomes a `Spec`: every value checked, every default filled in."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from collectives._others import entries
 from collectives._sweep import axes, backend, plan, points
 from collectives._sweep.collective import Collective
 from collectives._sweep.combination import Combination
@@ -51,6 +52,7 @@ class Options:
     stress_calls: int
     timeout: float
     nccl: NcclLibrary | None = None
+    others: str | None = None
 
 
 def specs(given: Options, place: Launched | None) -> tuple[Spec, ...]:
@@ -60,6 +62,8 @@ def specs(given: Options, place: Launched | None) -> tuple[Spec, ...]:
     """
     words = dict.fromkeys(word.strip() for word in given.ops.split(","))
     names = [choose("collective", word, list(OPERATIONS)) for word in words]
+    if given.others is not None and "all_reduce" not in names:
+        raise UsageError("--others are all-reduces; give --op all_reduce, or leave them out")
     return tuple(_spec(given, place, OPERATIONS[name]) for name in names)
 
 
@@ -88,7 +92,10 @@ def _spec(given: Options, place: Launched | None, collective: Collective) -> Spe
         local_ranks=local_ranks,
         dtype=dtype,
         points=found_points,
-        combinations=_combinations(given, moved_by, op=op, ranks=ranks, local_ranks=local_ranks),
+        combinations=(
+            *_combinations(given, moved_by, op=op, ranks=ranks, local_ranks=local_ranks),
+            *_others(given, moved_by, op=op, dtype=dtype, ranks=ranks, local_ranks=local_ranks),
+        ),
         depth=depth,
         iterations=moved_by.iterations if given.iterations is None else given.iterations,
         batches=moved_by.batches if given.batches is None else given.batches,
@@ -167,6 +174,19 @@ def _combinations(
             environment=os.environ,
         )
     )
+
+
+def _others(
+    given: Options, moved_by: backend.Backend, *, op: str, dtype: str, ranks: int, local_ranks: int
+) -> Iterator[Combination]:
+    """Yield the all-reduces of others: all, unless the plan was narrowed or they are named."""
+    narrowed = given.algos is not None or given.protos is not None
+    usual = entries.NONE if narrowed else entries.ALL
+    if op == "all_reduce":
+        setting = entries.Setting(
+            on_device=moved_by.on_device, dtype=dtype, ranks=ranks, local_ranks=local_ranks
+        )
+        yield from entries.planned(given.others or usual, setting)
 
 
 def with_own_graphs(asked: Spec, folder: Path) -> Spec:

@@ -35,13 +35,14 @@ Run = Callable[[torch.Tensor, torch.Tensor], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """What one rank measures with."""
+    """What one rank measures with; `why_not` says why a point can't be."""
 
     job: Job
     rank: int
     device: torch.device
     data: Data
     run: Run
+    why_not: Callable[[Point], str | None] = lambda point: None
 
 
 class Slots:

@@ -8,20 +8,22 @@ The records of a sweep (`Measurement`), one for each combination, point, launch 
 
     id              a digest of run and row: the same when the run is resumed, so that of two lines
                     with one id the later one counts; raw samples stand under it in samples.jsonl
-    op, part        "all_reduce"
+    op, part        "all_reduce", "reduce_scatter", "all_gather", "all_to_all"
     implementation  `label` of the combination: "nccl" is NCCL's own choice, "nccl ring/ll",
-                    "nccl ring/ll channels=4 graph=x.xml"; with gloo "gloo ..."
+                    "nccl ring/ll channels=4 graph=x.xml"; with gloo "gloo ..."; what reduces in
+                    another way has its own name, such as "symm_mem_one_shot" (_others)
     case            "57344B-bfloat16-in-place"; "every-size" where nothing was launched
     dims            bytes, elements, dtype, in_place, redop, and tokens, model where a model's
     launch, depth   eager or graph; 1 is isolated, more is that many calls in a row (twice the
                     model's layers, 122 for kimi-k2.5), whose time is divided by them
     status          ok · ignored (NCCL did something else) · unsupported · error · hang · corrupt;
                     a time stands only where the probe said ok
-    requested       what was asked for: `requested` of the combination, and the NCCL settings that
-                    were inherited
+    requested       what was asked for: `requested` of the combination, the NCCL settings that were
+                    inherited, and as "nccl" the version that takes the place of torch's
     effective       what the ranks read back and NCCL's log shows: algorithm, protocol ("ring",
                     "ll"), channels (of this call), transport, nccl_version, the settings in effect
-                    on all ranks by their names, configuration_file, plugin; absent is not known
+                    on all ranks by their names, configuration_file, plugin; nccl, as each rank's
+                    library gives it; versions of what else is called; absent is not known
     proof           the line of the probe's log, and on how many ranks settings were read back
     median_s ...    of all samples of all starts; low_s and high_s are the 95 % interval, widened to
                     the lowest and highest median of a start; p90_s, p99_s; count samples

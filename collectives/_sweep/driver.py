@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from collectives._others.entries import moves
 from collectives._sweep import kept_logs, launch, probe
 from collectives._sweep.backend import Backend
 from collectives._sweep.collective import Collective
@@ -49,6 +50,7 @@ class _Seen:
     group: Group | None = None
     logs: Logs = field(default_factory=lambda: Logs(()))
     wrong: dict[tuple[Point, Launch], int] = field(default_factory=dict)
+    refused: dict[Point, str] = field(default_factory=dict)
     lost: RankFailed | None = None
 
 
@@ -123,6 +125,7 @@ class Driver:
             combination=job.combination,
             ranks=seen.group.ranks,
             wrong=seen.wrong,
+            refused=seen.refused,
             log=log,
             nccl=job.nccl,
         )
@@ -134,7 +137,7 @@ class Driver:
                 devices=tuple(map(self._device, seen.group.ranks)),
                 join_s=seen.group.seconds,
                 wall_s=time.monotonic() - began,
-                no_graph=self._no_graph(seen.lost),
+                no_graph=self._no_graph(job.backend, seen.lost),
                 logs=None if log is None else self._log_folder(at).name,
             )
         )
@@ -148,21 +151,23 @@ class Driver:
                     seen.group = found
                 elif isinstance(found, Probed):
                     seen.wrong[found.point, found.launch] = found.wrong
+                    if found.refused is not None:
+                        seen.refused[found.point] = found.refused
                 elif isinstance(found, Logs):  # each machine sends its own
                     seen.logs = Logs((*seen.logs.files, *found.files))
         except RankFailed as failed:
             seen.lost = failed
         return seen
 
-    def _no_graph(self, lost: RankFailed | None) -> tuple[Status, str] | None:
+    def _no_graph(self, moved_by: Backend, lost: RankFailed | None) -> tuple[Status, str] | None:
         """Return why graphs are not timed: eager calls were right all the same."""
-        if not self.backend.on_device:
-            return "unsupported", f"{self.backend.name} has no CUDA graph"
+        if not moved_by.on_device:
+            return "unsupported", f"{moved_by.name} has no CUDA graph"
         return None if lost is None else (lost.kind, f"{lost.reason}; in a CUDA graph")
 
     def _read(self, at: int, logs: Logs) -> NcclLog | None:
         """Keep what NCCL left, and return what its logs say; None where the backend has none."""
-        if not self.backend.chooses:
+        if not self._moved_by(at).chooses:
             return None
         kept_logs.keep(logs, self._log_folder(at))
         return kept_logs.read(logs)
@@ -179,12 +184,13 @@ class Driver:
             raise ValueError("a probe ended without its points and without a reason")
         points = self.state.spec.points
         where = f"; at {case(self.state.spec, points[done])}" if done < len(points) else ""
+        reason = lost.reason if lost.kind == "unsupported" else f"{lost.reason}{where} in the probe"
         self.emit(
             Lost(
                 combination=at,
                 start=None,
                 status="unsupported" if refused else lost.kind,
-                reason=f"NCCL: {refused}" if refused else f"{lost.reason}{where} in the probe",
+                reason=f"NCCL: {refused}" if refused else reason,
                 point=done if done < len(points) else None,
                 wall_s=wall_s,
             )
@@ -284,11 +290,11 @@ class Driver:
         return f"start {start + 1} of {starts}" if start < starts else "the start after those"
 
     def _job(self, purpose: Purpose, at: int, tasks: Sequence[Task]) -> Job:
-        spec = self.state.spec
+        spec, moved_by = self.state.spec, self._moved_by(at)
         return Job(
             purpose=purpose,
             collective=self.collective,
-            backend=self.backend,
+            backend=moved_by,
             combination=self._placed(spec.combinations[at]),
             ranks=spec.ranks,
             local_ranks=spec.local_ranks,
@@ -299,8 +305,11 @@ class Driver:
             warmup=spec.warmup,
             timeout_s=spec.timeout_s,
             stress_calls=spec.stress_calls,
-            nccl=spec.nccl if self.backend.chooses else None,
+            nccl=spec.nccl if moved_by.chooses else None,
         )
+
+    def _moved_by(self, at: int) -> Backend:
+        return moves(self.state.spec.combinations[at], self.backend)
 
     def _placed(self, combination: Combination) -> Combination:
         """Return the combination with the path of its graph file as the workers find it."""

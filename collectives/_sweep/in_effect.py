@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from collectives._sweep.backend import Prepared
 from collectives._sweep.combination import CHOICE_VARIABLES
 from collectives._sweep.job import Job
 from collectives._sweep.messages import ConfigurationFile, ReadBack
@@ -99,8 +100,10 @@ def _cpus(file: Path) -> set[int]:
         return set()
 
 
-def read_back(bound: str | None) -> ReadBack:
-    """Return what is in effect in this process now."""
+def read_back(bound: str | None, prepared: Prepared | None = None) -> ReadBack:
+    """Return what is in effect in this process now, with what its backend tells of itself."""
+    facts = {} if prepared is None else dict(prepared.facts)
+    own = None if prepared is None else prepared.nccl
     getenv = ctypes.CDLL(None).getenv
     getenv.argtypes, getenv.restype = [ctypes.c_char_p], ctypes.c_char_p
     told = (name for name in settings.SETTINGS if name.startswith(_SPEAKERS))
@@ -113,7 +116,8 @@ def read_back(bound: str | None) -> ReadBack:
         settings=settings.in_force(found),
         files=_configuration_files(),
         bound=bound,
-        nccl=nccl_in_use(),
+        nccl=own or nccl_in_use(),
+        facts=facts,
     )
 
 

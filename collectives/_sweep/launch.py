@@ -56,11 +56,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """A point that all ranks have checked, eagerly or captured; `wrong` is their sum."""
+    """A point that all ranks have checked, eagerly or captured; `wrong` is their sum.
+
+    refused: why it can't run; None where it did.
+    """
 
     point: Point
     launch: Launch
     wrong: int
+    refused: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +100,7 @@ class RankFailed(Exception):
 
     def __init__(self, failed: Failed) -> None:
         super().__init__(failed.reason)
-        self.kind: Literal["error", "hang"] = failed.kind
+        self.kind: Literal["error", "hang", "unsupported"] = failed.kind
         self.reason = failed.reason
         self.said = failed.said
 
@@ -277,10 +281,12 @@ def _collect(message: object, collected: _Collected, job: Job) -> Found | None:
     elif isinstance(message, Checked):
         key = (message.task, message.launch)
         if parts := collected.add(key, message.rank, message, job.ranks):
+            checked = [part for part in parts if isinstance(part, Checked)]
             return Probed(
                 point=job.tasks[message.task].point,
                 launch=message.launch,
-                wrong=sum(part.wrong for part in parts if isinstance(part, Checked)),
+                wrong=sum(part.wrong for part in checked),
+                refused=next((part.refused for part in checked if part.refused), None),
             )
     elif isinstance(message, Stressed):
         key = (message.size_bytes,)

@@ -1,7 +1,7 @@
 """What ranks, fork server and sweep say to each other, over pipes."""
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from collectives._sweep.job import Launch, Timing
@@ -51,13 +51,15 @@ class ConfigurationFile:
 class ReadBack:
     """What is in effect in the process of a rank; `bound` is None where no binding was asked.
 
-    nccl: the version of the library that is called; None where there is none.
+    nccl: the version of the library that is called; None where there is none. facts: what a backend
+    tells of itself.
     """
 
     settings: dict[str, str]
     files: tuple[ConfigurationFile, ...]
     bound: str | None
     nccl: str | None = None
+    facts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +80,16 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A rank has probed a task: how many of its values were wrong over all calls of a launch."""
+    """A rank has probed a task: how many of its values were wrong over all calls of a launch.
+
+    refused: why it can't run at all; None where it did.
+    """
 
     rank: int
     task: int
     launch: Launch
     wrong: int
+    refused: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,11 +132,15 @@ class Logs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raised:
-    """A rank met a Python error at `at_s` (the machine's monotonic clock)."""
+    """A rank met a Python error at `at_s` (the machine's monotonic clock).
+
+    unsupported: it is none, but why this can't run here.
+    """
 
     rank: int
     at_s: float
     text: str
+    unsupported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +176,7 @@ class Failed:
     blame: of several machines the one with the highest knows best who was lost first.
     """
 
-    kind: Literal["error", "hang"]
+    kind: Literal["error", "hang", "unsupported"]
     reason: str
     said: tuple[str, ...] = ()
     blame: int = 0

@@ -3,14 +3,15 @@
     corrupt      a value was wrong, eagerly or captured
     ignored      a setting is not in effect on every rank, or NCCL's log shows another algorithm,
                  protocol, number of channels or transport than was asked for
-    unsupported  NCCL says that it has no such algorithm or protocol here, or cannot say what it has
+    unsupported  NCCL says that it has no such algorithm or protocol here, or cannot say what it
+                 has; another implementation does not take the size
     ok           right values, and all that was asked for is shown; its time may be published
 
 Where nothing is asked for, what NCCL chose is noted and nothing can be ignored.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from collectives._sweep.combination import NOT_LL128, Combination
@@ -28,7 +29,7 @@ _SAYS_CHOICES = (2, 20)
 class Probe:
     """What a probe showed. wrong: values by point and launch. log: None where nothing logs.
 
-    nccl: the version that was asked for in place of torch's.
+    nccl: the version that was asked for in place of torch's. refused: why a point can't run.
     """
 
     op: str
@@ -37,6 +38,7 @@ class Probe:
     wrong: Mapping[tuple[Point, Launch], int]
     log: NcclLog | None
     nccl: str | None = None
+    refused: Mapping[Point, str] = field(default_factory=dict)
 
 
 def verdicts(probe: Probe, points: Iterable[Point]) -> tuple[Verdict, ...]:
@@ -59,6 +61,9 @@ def settings(probe: Probe) -> dict[str, str]:
     names = dict.fromkeys(name for rank in probe.ranks for name in rank.read_back.settings)
     for name in names:
         found[name] = _together(rank.read_back.settings.get(name) for rank in probe.ranks)
+    facts = dict.fromkeys(name for rank in probe.ranks for name in rank.read_back.facts)
+    for name in facts:
+        found[name] = _together(rank.read_back.facts.get(name) for rank in probe.ranks)
     if any(rank.read_back.nccl for rank in probe.ranks):
         found["nccl"] = _together(rank.read_back.nccl for rank in probe.ranks)
     if combination.bind is not None:
@@ -115,7 +120,9 @@ def _verdict(
     seen = dict(effective) | _chosen(choices)
     status: Status = "ok"
     reason = None
-    if wrong:
+    if point in probe.refused:
+        status, reason = "unsupported", probe.refused[point]
+    elif wrong:
         status, reason = "corrupt", f"{wrong} values are wrong in the probe; it is not timed"
     elif general is not None:
         status, reason = "ignored", general

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from collectives._others.entries import moves
 from collectives._sweep.backend import Backend
 from collectives._sweep.collective import Collective
 from collectives._sweep.combination import CHOICE_VARIABLES, Combination
@@ -164,12 +165,13 @@ class Recorder:
         inherited = {
             name: value
             for name, value in self.environment.settings.items()
-            if self.backend.chooses
+            if moves(combination, self.backend).chooses
             and "NCCL" in name
             and name not in CHOICE_VARIABLES
             and not name.startswith("NCCL_DEBUG")
         }
-        library = {} if self.spec.nccl is None else {"nccl": self.spec.nccl}
+        calls = moves(combination, self.backend).chooses
+        library = {"nccl": self.spec.nccl} if self.spec.nccl is not None and calls else {}
         return inherited | library | combination.requested()
 
     def _method(self, at: int, row: Row, probe: ProbeDone | None) -> dict[str, Value]:
@@ -185,11 +187,15 @@ class Recorder:
             "interval": _INTERVAL,
             "order": "combinations forwards and backwards in turn",
         }
-        if not row.point.in_place and self.collective.out_of_place is not None:
-            method["out_of_place"] = self.collective.out_of_place
+        name, words = self._direction(row)
+        if words is not None:
+            method[name] = words
         if probe is not None:
             method["device"] = probe.devices[0].name
-            method["nccl_version" if device else "torch_version"] = probe.library_version
+            chooses = moves(row.combination, self.backend).chooses
+            library = "nccl_version" if device and chooses else "torch_version"
+            if chooses or not device:
+                method[library] = probe.library_version
         if row.starts:
             method |= _starts(row)
         stress = self.state.stresses.get(at)
@@ -198,6 +204,14 @@ class Recorder:
         if device and row.starts:
             method["launch_exposed"] = row.exposed
         return method
+
+    def _direction(self, row: Row) -> tuple[str, str | None]:
+        """Return what the direction of a row is, where that needs a word."""
+        moved_by = moves(row.combination, self.backend)
+        if row.point.in_place:
+            return "in_place", moved_by.in_place
+        own = moved_by is self.backend
+        return "out_of_place", self.collective.out_of_place if own else moved_by.out_of_place
 
 
 def case(spec: Spec, point: Point) -> str:

@@ -12,10 +12,10 @@ through the protocol under test, once a size.
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
 
 import torch
 
+from collectives._sweep.backend import Store
 from collectives._sweep.calls import Seat
 from collectives._sweep.data import mismatches
 from collectives._sweep.job import Job
@@ -44,13 +44,6 @@ _LEAST = {
 
 
 _Compare = Callable[[torch.Tensor], torch.Tensor]
-
-
-class Store(Protocol):
-    """Where ranks leave words for each other."""
-
-    def set(self, key: str, value: str) -> None: ...
-    def get(self, key: str) -> bytes: ...
 
 
 def sizes(job: Job) -> list[int]:

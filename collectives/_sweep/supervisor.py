@@ -145,6 +145,8 @@ class Supervisor:
             reason = ", ".join(f"{self._name(rank)} {ending(code)}" for rank, code in dead.items())
             return Failed(kind="error", reason=reason, said=self._said(min(dead)), blame=_DIED)
         first = min(self.raised, key=lambda raised: raised.at_s)
+        if first.unsupported:
+            return Failed(kind="unsupported", reason=first.text, blame=_RAISED)
         reason = f"{self._name(first.rank)} raised {first.text}"
         return Failed(kind="error", reason=reason, blame=_RAISED)
 

@@ -48,9 +48,9 @@ class Table:
         spec = self.spec
         sizes = [point.size_bytes for point in spec.points]
         library = self._library(probe.library_version)
-        words = combination.label.partition(" ")[2]
+        name, _, words = combination.label.partition(" ")
         named = f' combination="{words}"' if words else ""
-        yield f"# verifyscope version {version()} backend={self.backend.name}{named} {library}"
+        yield f"# verifyscope version {version()} backend={name}{named} {library}"
         yield f"# Collective test starting: {self.test}"
         yield (
             f"# nThread 1 nGpus 1 minBytes {min(sizes)} maxBytes {max(sizes)} step: 2(factor) "

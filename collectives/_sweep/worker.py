@@ -8,12 +8,14 @@ compared afterwards. Only the calls between barrier and end are timed.
 
 import contextlib
 import ctypes
+import functools
 import gc
 import os
 import platform
 import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -32,15 +34,16 @@ from torch.distributed import (  # type: ignore[attr-defined]  # not in __all__
 )
 
 from collectives._sweep import calls, data, in_effect, stress
+from collectives._sweep.backend import Member, Store, Unsupported
 from collectives._sweep.calls import Seat, Slots
 from collectives._sweep.job import Job, Launch, Timing
-from collectives._sweep.messages import Checked, Done, Joined, Raised, Timed
+from collectives._sweep.messages import Checked, Done, Joined, Raised, ReadBack, Timed
 from collectives._sweep.points import Point
-from collectives._sweep.stress import Store
 from collectives._sweep.timing import Clock, DeviceClock, HostClock
 from verifyscope.privacy import redacted_words
 
 _LONGEST_TEXT = 300
+_LONGEST_SILENCE_S = 600
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -59,19 +62,53 @@ def main(job: Job, rank: int, *, folder: Path, pipe: Connection, progress: Count
         store = _meet(job, folder)
         device = _join(job, rank, store)
         bound = in_effect.bind(job, rank, device)
-        run = job.backend.prepare(job, rank)
-        pipe.send(_joined(job, rank, device, bound))
-        seat = Seat(job=job, rank=rank, device=device, data=data.draw(job, device), run=run)
+        alive = functools.partial(_kept_alive, progress, rank - job.first_rank)
+        prepared = job.backend.prepare(
+            Member(job=job, rank=rank, device=device, store=store, alive=alive)
+        )
+        pipe.send(_joined(job, rank, device, in_effect.read_back(bound, prepared)))
+        seat = Seat(
+            job=job,
+            rank=rank,
+            device=device,
+            data=data.draw(job, device),
+            run=prepared.run,
+            why_not=prepared.why_not,
+        )
         _Rank(seat, pipe, progress).work(store)
         pipe.send(Done(rank))
     except BaseException as error:
-        text = redacted_words(f"{type(error).__name__}: {error}")[:_LONGEST_TEXT]
+        unsupported = isinstance(error, Unsupported)
+        said = str(error) if unsupported else f"{type(error).__name__}: {error}"
+        text = redacted_words(said)[:_LONGEST_TEXT]
+        raised = Raised(rank=rank, at_s=time.monotonic(), text=text, unsupported=unsupported)
         with contextlib.suppress(OSError):  # where the sweep is gone nobody listens
-            pipe.send(Raised(rank=rank, at_s=time.monotonic(), text=text))
+            pipe.send(raised)
         # A group that lost a member may wait for it for ever when it is taken down.
         os._exit(1)
     dist.destroy_process_group()
     os._exit(0)
+
+
+@contextlib.contextmanager
+def _kept_alive(progress: Counters, at: int) -> Iterator[None]:
+    """Count up meanwhile, for a few minutes at most: a compiler says nothing for long."""
+    over = threading.Event()
+
+    def count() -> None:
+        for second in range(_LONGEST_SILENCE_S):
+            if over.wait(1.0):
+                return
+            progress[at] = second + 1
+
+    thread = threading.Thread(target=count, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        progress[at] = 0
 
 
 def _die_with_parent() -> None:
@@ -117,7 +154,7 @@ def _join(job: Job, rank: int, store: Rendezvous) -> torch.device:
     return device
 
 
-def _joined(job: Job, rank: int, device: torch.device, bound: str | None) -> Joined:
+def _joined(job: Job, rank: int, device: torch.device, read_back: ReadBack) -> Joined:
     if device.type == "cpu":
         bus, name, library = "cpu", platform.machine(), str(torch.__version__)
     else:
@@ -125,7 +162,7 @@ def _joined(job: Job, rank: int, device: torch.device, bound: str | None) -> Joi
         parts = [getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
         known = [part for part in parts if part is not None]
         bus = "{:04x}:{:02x}:{:02x}".format(*known) if len(known) == 3 else f"cuda{device.index}"
-        name, library = found.name, in_effect.nccl_in_use() or "not known"
+        name, library = found.name, read_back.nccl or "not known"
     return Joined(
         rank=rank,
         pid=os.getpid(),
@@ -133,7 +170,7 @@ def _joined(job: Job, rank: int, device: torch.device, bound: str | None) -> Joi
         bus=bus,
         name=name,
         library_version=library,
-        read_back=in_effect.read_back(bound),
+        read_back=read_back,
     )
 
 
@@ -174,6 +211,13 @@ class _Rank:
     def _probe_all(self, launch: Launch) -> None:
         """Check each point, eagerly and then captured: a capture that fails ends the process."""
         for at, task in enumerate(self.seat.job.tasks):
+            refused = self.seat.why_not(task.point)
+            if refused is not None:
+                told = Checked(
+                    rank=self.seat.rank, task=at, launch=launch, wrong=0, refused=refused
+                )
+                self.pipe.send(told)
+                continue
             slots = Slots(self.seat, task.point, 1)
             to_run = self._launched(slots, launch)[0]
             wrong = 0

@@ -21,8 +21,9 @@ DeviceName = Literal["cpu", "cuda"]
 PASS_MODES: tuple[PassMode, ...] = get_args(PassMode)
 FORMS: tuple[Mode, ...] = get_args(Mode)
 PATHS: tuple[PathName, ...] = get_args(PathName)
-# What `--impl` chooses, and the ops of kernels/ behind each; attention is that of the model.
-KINDS = ("attention", "moe", "routing", "norm", "rope", "activation")
+# What `--impl` chooses; attention is that of the model. mlp: a whole MLP (the shared expert, that
+# of dense layers) by one op of kernels/ and not by torch's products, as it is where that is absent.
+KINDS = ("attention", "moe", "routing", "norm", "rope", "activation", "mlp")
 MOST_ROWS = 32  # a word of the tree's mask has a bit a row
 _QUANTS: Mapping[str, Formats] = {
     "bf16": Formats(),

@@ -15,7 +15,9 @@ from graphs._stub.step import Flow, Step, simple, step
 from graphs.layers import Section
 from graphs.ops import Op
 from kernels import Case
+from verifyscope.errors import UsageError
 from verifyscope.models import BF16, WeightFormat
+from verifyscope.records import Value
 
 # Of each linear op, what flows in and what it sets.
 LINEAR = {
@@ -32,12 +34,22 @@ LINEAR = {
     "lm_head": ("x", "logits"),
 }
 
+_MLP = tuple(
+    f"{part}_{name}"
+    for part in ("dense_mlp", "shared_expert")
+    for name in ("gate_up", "activation", "down")
+)
+
 
 def steps(layer: Layer, section: Section) -> Iterator[Step]:
     """Yield the steps of a section once, in order, without the numbers of layers."""
     builders = {**_BUILDERS, **attention_steps.BUILDERS, **expert_steps.BUILDERS}
+    whole_mlp = "mlp" in layer.drawing.choice.named
     for op in section.ops:
-        if op.name in LINEAR:
+        if whole_mlp and op.name in _MLP:
+            if op.name.endswith("_down"):
+                yield _mlp(layer, op)
+        elif op.name in LINEAR:
             yield simple(op, *LINEAR[op.name], _product(layer, op))
         elif op.message_bytes is not None:
             yield from _collective(layer, op)
@@ -47,17 +59,21 @@ def steps(layer: Layer, section: Section) -> Iterator[Step]:
             raise ValueError(f"no step computes the op {op.name}; add one in graphs/_stub")
 
 
-def _product(layer: Layer, op: Op) -> linear.Product:
+def _formats(layer: Layer) -> dict[str, WeightFormat]:
+    """Return the format of each part that may be quantised."""
     formats = layer.drawing.model.formats
-    known: dict[str, WeightFormat] = {
+    return {
         "attention_projections": formats.attention,
         "dense_mlp": formats.dense_mlp,
         "shared_expert": formats.shared_expert,
         "lm_head": formats.lm_head,
     }
+
+
+def _product(layer: Layer, op: Op) -> linear.Product:
     return linear.product(
         op,
-        known.get(op.part, BF16),
+        _formats(layer).get(op.part, BF16),
         generator=layer.generator,
         device=layer.drawing.device,
     )
@@ -71,6 +87,42 @@ def _shared_down(layer: Layer, op: Op) -> Step:
         flow["hidden"] = flow["hidden"] + multiply(flow["activated"])
 
     return step(op, run, writes=("hidden",))
+
+
+def _mlp(layer: Layer, op: Op) -> Step:
+    """Return a whole MLP as one op of kernels/, added to what the routed experts gave."""
+    drawing, (hidden, width) = layer.drawing, (int(op.shape["outputs"]), int(op.shape["inputs"]))
+    given = _formats(layer)[op.part]
+    if given.bits != BF16.bits:
+        raise UsageError(
+            f"--impl mlp={drawing.choice.named['mlp']} takes bf16, and {op.part} has {given.name}; "
+            f"leave mlp out, or give --quant bf16"
+        )
+    dims: dict[str, Value] = {
+        "rows": drawing.rows,
+        "hidden": hidden,
+        "width": width,
+        "layer": op.part,
+    }
+    compute = layer.bound(
+        op.name,
+        kind="mlp",
+        op="shared_expert",
+        fits=Case(name=f"{op.part} of {drawing.rows} x {hidden} x {width}", dims=dims),
+        inputs={
+            "gate_up": layer.normal(2 * width, hidden, scale=hidden**-0.5),
+            "down": layer.normal(hidden, width, scale=width**-0.5),
+        },
+        like={"x": layer.normal(drawing.rows, hidden)},
+    )
+    shared = op.part == "shared_expert"
+
+    def run(flow: Flow) -> None:
+        y = compute({"x": flow["x"]})["y"]
+        flow["hidden"] = flow["hidden"] + y if shared else y
+
+    covers = tuple(f"{op.part}_{name}" for name in ("gate_up", "activation", "down"))
+    return step(op, run, writes=("hidden",), covers=covers)
 
 
 def _residual_norm(layer: Layer, op: Op) -> Step:

@@ -22,7 +22,16 @@ import torch.distributed  # so that no rank has to import it
 from graphs import stub  # noqa: F401  # and the kernels with it
 from graphs._stub import worker
 from graphs._stub.asked import Job
-from graphs._stub.messages import Done, Ending, Failed, Finished, Raised, Ready, ending
+from graphs._stub.messages import (
+    Alive,
+    Done,
+    Ending,
+    Failed,
+    Finished,
+    Raised,
+    Ready,
+    ending,
+)
 
 _TICK_S = 0.5
 # When a rank is lost its peers notice at once and fail, too: who was first is known after this.
@@ -94,6 +103,7 @@ class _Watch:
                 return self._lost()
             if ready or list(self.beats) != seen:
                 seen, moved_s = list(self.beats), time.monotonic()
+                self.upstream.send(Alive())
             if time.monotonic() - moved_s >= self.job.timeout_s:
                 return Failed(kind="hang", reason=self._hung())
         return Finished()
@@ -147,8 +157,8 @@ class _Watch:
 
     def _hung(self) -> str:
         """Name the ranks that hold up the others."""
-        beats = list(self.beats)
-        behind = [rank for rank, count in enumerate(beats) if count == min(beats)]
+        beats = {rank: n for rank, n in enumerate(self.beats) if rank not in self.done}
+        behind = [rank for rank, count in beats.items() if count == min(beats.values())]
         limit = f"no progress for {self.job.timeout_s:g} s (--timeout)"
         if len(behind) == self.job.ranks > 1:
             return f"no rank is behind, all wait for each other; {limit}"

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from graphs._stub.asked import Job
-from graphs._stub.messages import Ending, Failed, Finished, Ready, Result, ending
+from graphs._stub.messages import Alive, Ending, Failed, Finished, Ready, Result, ending
 from verifyscope.errors import Failure
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -57,6 +57,8 @@ class Holder:
                 self._connection.send((job, at))
             while True:
                 message = self._receive(job.timeout_s + _ANSWER_S)
+                if isinstance(message, Alive):
+                    continue
                 yield message  # type: ignore[misc]  # what a holder sends
                 if not isinstance(message, Result):
                     return

@@ -163,6 +163,11 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class Alive:
+    """The ranks make progress and have nothing to say."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """All ranks are done and gone."""
 

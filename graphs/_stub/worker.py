@@ -22,6 +22,7 @@ from graphs._stub.timing import RankLost
 from verifyscope.errors import UsageError, reason_of
 
 _LONGEST_TEXT = 300
+_LEAVE_S = 60.0
 
 
 class Beats(Protocol):
@@ -38,6 +39,9 @@ def main(job: Job, rank: int, *, folder: Path, pipe: Connection, beats: Beats) -
     try:
         _measure(job, rank, folder / "store", _sender(pipe, rank), lambda: _beat(beats, rank))
         pipe.send(Done(rank))
+        # Who leaves first takes its connections away from those that are not done yet: who holds
+        # the ranks ends them together.
+        time.sleep(_LEAVE_S)
     except BaseException as error:
         pipe.send(_ending(error, rank))
         # A group that lost a member may wait for it for ever when it is taken down.

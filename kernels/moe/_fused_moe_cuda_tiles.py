@@ -6,9 +6,9 @@ By reasoning, and by what the compile gate says, for nobody has timed it:
   H200 and 8 KB on RTX PRO 6000 (0.8 us). A ring of 8 warps has STAGES - 1 steps of 1 KB a tile on
   their way: with 3 stages 16 KB a tile and block. More lets a block go on while others end.
 - Tiles: 16 rows of weights are a tile. An SM of H200 gets 21 bytes a clock, and 128 lanes have 6
-  instructions for each: int4 takes 5.9 with one tile and 4.8 with two, which share what is done for
-  tokens. An SM of RTX PRO 6000 gets 4 bytes a clock and has 99 KB: one tile, and three blocks. A
-  grid of two tiles that would leave SMs idle takes one.
+  instructions for each; the loop over int4 has 6 to 7 with one tile and 4.7 with two, which share
+  what is done for tokens. An SM of RTX PRO 6000 gets 4 bytes a clock and has 99 KB: one tile, and
+  three blocks. A grid of two tiles that would leave SMs idle takes one.
 - Columns: 8 tokens are what one instruction takes, 16 the most of the direct path; beyond 8 a loop
   skips what is not there. Sorted, an expert should be one block: 16 where it has 8 tokens on
   average or fewer, else 64.

@@ -1,0 +1,165 @@
+"""A run as one side of a comparison: its rows, each with what is known of its median.
+
+A row is what was measured or imported of one part, op, implementation, case, mode, launch, depth,
+cache, ranks and requested settings. A row that was measured several times counts once: its medians
+are starts. Predictions are no rows; nor is what a sweep itself took, nor a total of a trace.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from reports._comparison import verdicts
+from reports._comparison.verdicts import Level
+from verifyscope import fresh_starts, records
+from verifyscope.contests import latest
+from verifyscope.records import TRACE_OPS, Environment, Finding, Measurement
+
+_TRACE_STEP = TRACE_OPS[1]
+_TRACE_TOTALS = (TRACE_OPS[0], TRACE_OPS[2])
+_SWEEP_OPS = ("process_start", "sweep")
+
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row of a run. last: its last measurement; level: None where it has no time."""
+
+    last: Measurement
+    level: Level | None
+
+    @property
+    def median_s(self) -> float | None:
+        """Return the median over all times that it was measured."""
+        return None if self.level is None else self.level.median_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One side: `name` is what it is called, A or B."""
+
+    name: str
+    path: Path
+    rows: Sequence[Row]
+    environments: Mapping[str, Environment] = field(default_factory=dict)
+    predicted: Sequence[Measurement] = ()
+    traced: Sequence[Measurement] = ()
+    findings: Sequence[Finding] = ()
+
+    def environment(self, row: Row) -> Environment | None:
+        """Return where a row was measured; what was imported was measured elsewhere."""
+        if row.last.source != "measured":
+            return None
+        return self.environments.get(row.last.environment)
+
+
+def read(name: str, path: Path, warnings: list[str]) -> Run:
+    """Read the records and raw samples of `path`; `UsageError` where there are none."""
+    found = list(records.read([path], warnings))
+    measured = latest(found)
+    rows = [one for one in measured if is_row(one)]
+    kept = records.samples([path], {one.id for one in rows}, warnings=warnings)
+    groups: dict[Key, list[Measurement]] = {}
+    for one in rows:
+        groups.setdefault(identity(one), []).append(one)
+    return Run(
+        name=name,
+        path=path,
+        rows=_rows(list(groups.values()), kept),
+        environments={one.id: one for one in found if isinstance(one, Environment)},
+        predicted=[one for one in measured if one.source == "predicted"],
+        traced=[one for one in measured if one.op in TRACE_OPS],
+        findings=[one for one in found if isinstance(one, Finding)],
+    )
+
+
+def is_row(one: Measurement) -> bool:
+    """Say whether a measurement can be compared by itself."""
+    if one.source == "predicted" or one.op in _TRACE_TOTALS:
+        return False
+    return not (one.part == "host" and one.op in _SWEEP_OPS)
+
+
+def is_whole(one: Measurement) -> bool:
+    """Say whether a row holds the time of others: a cycle, a pass, a step, a token."""
+    return one.part in ("cycle", "forward", "generation") or one.op == _TRACE_STEP
+
+
+def identity(one: Measurement) -> Key:
+    """Return what makes two measurements the same row."""
+    file = None if one.origin is None else one.origin.file
+    return (*_fixed(one), one.case, one.launch, tuple(sorted(one.requested.items())), file)
+
+
+def without_file(one: Measurement) -> Key | None:
+    """Return what two rows share that differ in the name of an imported file."""
+    return (*_fixed(one), one.case, one.launch, tuple(sorted(one.requested.items())))
+
+
+def without_request(one: Measurement) -> Key | None:
+    """Return what two rows share that differ in what was requested, too."""
+    return (*_fixed(one), one.case, one.launch)
+
+
+def without_launch(one: Measurement) -> Key | None:
+    """Return what two whole cycles or passes share that differ in how they were launched.
+
+    Their case says so, too; instead of it their load must be the same. None of other rows.
+    """
+    if not is_whole(one):
+        return None
+    load = tuple(one.dims.get(name) for name in ("model", "tp", "requests", "rows"))
+    context = one.dims.get("context") if one.part == "forward" else None  # a served one drifts
+    return (*_fixed(one), *load, context)
+
+
+LOOSER = (without_file, without_request, without_launch)
+
+
+def _fixed(one: Measurement) -> Key:
+    how = (one.mode, one.depth, one.cache, one.ranks)
+    return (one.source, one.part, one.op, one.implementation, *how)
+
+
+def _rows(groups: Iterable[list[Measurement]], kept: Mapping[str, Sequence[float]]) -> list[Row]:
+    """Return a row of each group; those of few starts borrow from others of their op."""
+    by_op: dict[tuple[str, str], list[tuple[Measurement, Level]]] = {}
+    found = []
+    for group in groups:
+        known = _level(group, kept)
+        if known is None:
+            found.append(Row(last=group[-1], level=None))
+        else:
+            by_op.setdefault((group[-1].op, group[-1].implementation), []).append(
+                (group[-1], known)
+            )
+    for pairs in by_op.values():
+        levels = verdicts.borrowed([level for _, level in pairs])
+        found += [
+            Row(last=last, level=level) for (last, _), level in zip(pairs, levels, strict=True)
+        ]
+    return found
+
+
+def _level(group: Sequence[Measurement], kept: Mapping[str, Sequence[float]]) -> Level | None:
+    timed = [one for one in group if one.median_s]
+    if not timed:
+        return None
+    medians = [one.median_s for one in timed if one.median_s]
+    last = timed[-1]
+    if len(timed) > 1:
+        return verdicts.level(median(medians), starts=medians)
+    interval = None
+    if last.low_s and last.high_s:
+        interval = (last.low_s, last.high_s)
+    starts = fresh_starts.medians(last)
+    return verdicts.level(
+        medians[-1],
+        starts=starts if all(start > 0 for start in starts) else (),
+        samples=kept.get(last.id, ()),
+        interval=interval,
+        count=last.count,
+        p90_s=last.p90_s,
+    )

@@ -1,50 +1,30 @@
 """The plots of a report: PNG files that are the same bytes for the same records.
 
-Colours are those of Okabe and Ito (2008), which people with any colour vision tell apart; lines
-differ in their markers, too. Nothing here is imported before a plot is made.
+How they look is in `_plot_style.py`. Nothing here is imported before a plot is made.
 """
 
 from __future__ import annotations
 
-import logging
 import textwrap
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reports._plot_style import COLOURS, GREY, MARKERS, heading, legend, save, tick
 from verifyscope import units
 from verifyscope.parts import CLASSES, IDLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MOST_LINES = 8
-_COLOURS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#000000",
-    "#8C6D1F",
-    "#7F3C8D",
-    "#666666",
-    "#A5AA99",
-    "#4B6A53",
-)
 _CLASS_COLOURS: dict[str, str] = dict(
-    zip(CLASSES, _COLOURS, strict=True)
+    zip(CLASSES, COLOURS, strict=True)
 )  # the same in every report
-_MARKERS = "osD^vPX*"
-_GREY = "#666666"
 _PALE = "#cfcfcf"
-_LESS, _MORE = _COLOURS[2], _COLOURS[1]
-_DPI = 144
-_TITLE_WIDTH, _LABEL_WIDTH = 95, 30
+_LESS, _MORE = COLOURS[2], COLOURS[1]
+_LABEL_WIDTH = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +56,7 @@ class Bar:
 
 def colour(name: str) -> str:
     """Return the colour of a class, of idle time, or of what is neither."""
-    return _PALE if name == IDLE else _CLASS_COLOURS.get(name, _GREY)
+    return _PALE if name == IDLE else _CLASS_COLOURS.get(name, GREY)
 
 
 def time_against_bytes(
@@ -89,7 +69,7 @@ def time_against_bytes(
         axes.set_yscale("log")
         _draw_lines(axes, lines)
         for at, name in marks:
-            axes.axvline(at, color=_GREY, linewidth=0.6, linestyle=":", zorder=0)
+            axes.axvline(at, color=GREY, linewidth=0.6, linestyle=":", zorder=0)
             axes.annotate(
                 name,
                 (at, 1.0),
@@ -99,15 +79,15 @@ def time_against_bytes(
                 rotation=90,
                 va="top",
                 fontsize=7,
-                color=_GREY,
+                color=GREY,
             )
         axes.xaxis.set_major_formatter(lambda at, _: _binary(at))
         _log_ticks(axes, lines)
         axes.set_xlabel("message size [bytes]")
         axes.set_ylabel("time of a call")
-        _title(axes, title + _about_bands(lines))
+        heading(axes, title + _about_bands(lines))
 
-    _save(path, draw, height=4.6 + 0.16 * len(lines))
+    save(path, draw, height=4.6 + 0.16 * len(lines))
 
 
 def time_against_tokens(path: Path, lines: Sequence[Line], *, title: str) -> None:
@@ -118,12 +98,12 @@ def time_against_tokens(path: Path, lines: Sequence[Line], *, title: str) -> Non
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
         axes.set_xticks(sorted({x for line in lines for x in line.x}))
-        axes.yaxis.set_major_formatter(lambda at, _: _tick(at))
+        axes.yaxis.set_major_formatter(lambda at, _: tick(at))
         axes.set_xlabel("T, tokens a verify")
         axes.set_ylabel("time of a call")
-        _title(axes, title + _about_bands(lines))
+        heading(axes, title + _about_bands(lines))
 
-    _save(path, draw, height=4.2 + 0.16 * len(lines))
+    save(path, draw, height=4.2 + 0.16 * len(lines))
 
 
 def budget(path: Path, bars: Sequence[Bar], *, title: str) -> None:
@@ -138,13 +118,13 @@ def budget(path: Path, bars: Sequence[Bar], *, title: str) -> None:
         axes.set_yticks(range(len(bars)), labels if len(bars) > 1 else [""])
         axes.invert_yaxis()
         axes.set_xlim(0, longest * 1.5)
-        axes.xaxis.set_major_formatter(lambda at, _: _tick(at))
+        axes.xaxis.set_major_formatter(lambda at, _: tick(at))
         axes.set_xlabel("predicted time of a pass on one rank")
-        _title(axes, title if len(bars) > 1 else f"{title}: {bars[0].label}")
+        heading(axes, title if len(bars) > 1 else f"{title}: {bars[0].label}")
         axes.grid(axis="y", visible=False)
-        _legend(axes, columns=4)
+        legend(axes, columns=4)
 
-    _save(path, draw, height=1.8 + 0.62 * len(bars) + 0.2 * (len(classes) // 4))
+    save(path, draw, height=1.8 + 0.62 * len(bars) + 0.2 * (len(classes) // 4))
 
 
 def waterfall(
@@ -158,7 +138,7 @@ def waterfall(
         for at, (_, after) in enumerate(steps):
             whole = at == 0
             low, high = (0.0, after) if whole else sorted((before, after))
-            colour = _GREY if whole else _LESS if after <= before else _MORE
+            colour = GREY if whole else _LESS if after <= before else _MORE
             axes.barh(at, high - low, left=low, height=0.6, color=colour, linewidth=0)
             change = "" if whole else f" ({_signed(after - before)})"
             axes.annotate(
@@ -172,16 +152,16 @@ def waterfall(
             before = after
         if floor_s is not None:
             axes.axvline(floor_s, color="black", linewidth=1.2, label="byte floor of all its rows")
-            _legend(axes, columns=1)
+            legend(axes, columns=1)
         axes.set_yticks(range(len(steps)), [name for name, _ in steps])
         axes.invert_yaxis()
         axes.set_xlim(0, longest * 1.25)
-        axes.xaxis.set_major_formatter(lambda at, _: _tick(at))
+        axes.xaxis.set_major_formatter(lambda at, _: tick(at))
         axes.set_xlabel("predicted time of a pass on one rank")
         axes.grid(axis="y", visible=False)
-        _title(axes, title)
+        heading(axes, title)
 
-    _save(path, draw, height=1.6 + 0.34 * len(steps))
+    save(path, draw, height=1.6 + 0.34 * len(steps))
 
 
 def _signed(seconds: float) -> str:
@@ -193,13 +173,13 @@ def _signed(seconds: float) -> str:
 def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
     for number, line in enumerate(lines):
         at = number if line.colour is None else line.colour
-        colour = _COLOURS[at % len(_COLOURS)]
+        colour = COLOURS[at % len(COLOURS)]
         axes.plot(
             line.x,
             line.y,
             label=line.label,
             color=colour,
-            marker=_MARKERS[at % len(_MARKERS)],
+            marker=MARKERS[at % len(MARKERS)],
             markersize=4.5,
             markerfacecolor="white" if line.hollow else colour,
             linewidth=1.4,
@@ -208,28 +188,11 @@ def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
         if line.band is not None:
             axes.fill_between(line.x, *line.band, color=colour, alpha=0.15, linewidth=0)
     if len(lines) > 1:
-        _legend(axes, columns=1)
-
-
-def _title(axes: Axes, title: str) -> None:
-    wrapped = textwrap.fill(title, _TITLE_WIDTH, break_on_hyphens=False)
-    axes.set_title(wrapped, loc="left", fontsize=10)
+        legend(axes, columns=1)
 
 
 def _about_bands(lines: Sequence[Line]) -> str:
     return " (shaded: 95 % interval)" if any(line.band for line in lines) else ""
-
-
-def _legend(axes: Axes, *, columns: int) -> None:
-    handles = {name: one for one, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    axes.figure.legend(
-        handles.values(),
-        handles.keys(),
-        loc="outside lower left",
-        ncols=columns,
-        frameon=False,
-        fontsize=8,
-    )
 
 
 def _log_ticks(axes: Axes, lines: Sequence[Line]) -> None:
@@ -241,7 +204,7 @@ def _log_ticks(axes: Axes, lines: Sequence[Line]) -> None:
     few = most < 500 * least
     axes.set_ylim(least / 1.3, most * 1.3)
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,), numticks=99))
-    axes.yaxis.set_major_formatter(lambda at, _: _tick(at))
+    axes.yaxis.set_major_formatter(lambda at, _: tick(at))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
@@ -274,37 +237,6 @@ def _draw_bar(axes: Axes, bar: Bar, *, at: int, longest: float) -> None:
         va="center",
         fontsize=8,
     )
-
-
-def _save(path: Path, draw: Callable[[Axes], None], *, height: float) -> None:
-    # It would tell of a home folder that it cannot write to.
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    # Not pyplot: it keeps figures, chooses a display and takes twice as long to load.
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    # A name from a record is no formula, and one that the font lacks is still a plot.
-    with matplotlib.rc_context({"text.parse_math": False}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph ")
-        figure: Figure = Figure(figsize=(8.4, height), dpi=_DPI, layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.add_subplot()
-        axes.grid(color="#dddddd", linewidth=0.6)
-        axes.set_axisbelow(True)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-        axes.tick_params(labelsize=8)
-        axes.xaxis.label.set_fontsize(9)
-        axes.yaxis.label.set_fontsize(9)
-        draw(axes)
-        figure.savefig(path, metadata={"Software": None})
-
-
-def _tick(seconds: float) -> str:
-    """Return a time without trailing zeros: ticks are round numbers."""
-    number, _, unit = units.seconds(seconds).partition(" ")
-    return f"{float(number):g} {unit}" if seconds else "0"
 
 
 def _binary(size: float) -> str:

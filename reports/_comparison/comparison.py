@@ -202,7 +202,11 @@ def _guess(found: Comparison) -> str:
 
 def _whole(pairs: Sequence[Pair]) -> Pair | None:
     """Return the row to tell first: a cycle, else a pass, that moved most; else seen most often."""
-    wholes = [pair for pair in pairs if runs.is_whole(pair.new.last)]
+    wholes = [
+        pair
+        for pair in pairs
+        if runs.is_whole(pair.new.last) and not pair.new.last.op.startswith("forward_")
+    ]
     return min(wholes, key=_telling, default=None)
 
 

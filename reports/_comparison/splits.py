@@ -21,17 +21,19 @@ from dataclasses import dataclass
 from reports import _budget
 from reports._comparison.matching import Matched, Pair
 from reports._comparison.runs import Row, Run
+from verifyscope import passes
 from verifyscope.parts import IDLE, UNEXPLAINED, class_of
 from verifyscope.predictions import WHOLE
 from verifyscope.records import TRACE_OPS, Measurement, Source
 
 _TABLE = "component table"
 _TRACE, _STEP, _CLASS, _ = TRACE_OPS
-_ACCOUNT, _PART, _PROFILED, _PROFILED_IDLE = (
-    *("forward_account", "forward_part"),
-    *("forward_class", "forward_idle"),
+_PASS, _ABLATED = (passes.FORWARD, WHOLE), (passes.ACCOUNT, WHOLE)
+# Ops whose rows are parts, and the rows that are their whole: that of the same rounds first.
+_APART = (
+    ((passes.IN_CONTEXT,), (_ABLATED, _PASS)),
+    ((passes.CLASS, passes.IDLE), (_PASS, _ABLATED)),
 )
-_PASS = "forward"
 _LEFT = {"cycle": "rest of the cycle", "pass": UNEXPLAINED, "trace": "several classes at once"}
 _HOLD_OTHERS = ("cycle", "forward", "draft", "host", "generation")  # verifyscope/parts.py
 _MOST_PREDICTED = 3
@@ -80,20 +82,18 @@ def _passes(old: Run, new: Run) -> Iterator[Split]:
     olds, news = _by_pass(old), _by_pass(new)
     for key in (one for one in olds if one in news):
         a, b = olds[key], news[key]
-        for ops in ((_PART,), (_PROFILED, _PROFILED_IDLE)):
-            both = [name for name in a if name in b and name[0] in ops]
-            whole = next(
-                (n for n in ((_ACCOUNT, _PASS), (_PASS, _PASS)) if n in a and n in b), None
-            )
-            if not both or whole is None:
-                continue
+        for ops, wholes in _APART:
             parts = [
-                _part(IDLE if name[0] == _PROFILED_IDLE else name[1], a[name], b[name])
-                for name in both
+                _part(IDLE if op == passes.IDLE else part, a[op, part], b[op, part])
+                for op, part in a
+                if op in ops and (op, part) in b
             ]
-            words = ", ".join(str(word) for word in key if word is not None)
-            yield _closed(f"a pass of {words}", _part("pass", a[whole], b[whole]), parts, "pass")
-            break
+            whole = next((one for one in wholes if one in a and one in b), None)
+            if parts and whole is not None:
+                words = ", ".join(str(word) for word in key if word is not None)
+                total = _part("pass", a[whole], b[whole])
+                yield _closed(f"a pass of {words}", total, parts, "pass")
+                break
 
 
 def _by_pass(run: Run) -> dict[tuple[object, ...], dict[tuple[str, str], Row]]:
@@ -101,7 +101,7 @@ def _by_pass(run: Run) -> dict[tuple[object, ...], dict[tuple[str, str], Row]]:
     found: dict[tuple[object, ...], dict[tuple[str, str], Row]] = {}
     for row in run.rows:
         last = row.last
-        if last.op.startswith(_PASS) and row.level is not None:
+        if last.op.startswith(passes.FORWARD) and row.level is not None:
             key = (last.implementation, last.case, last.launch, last.mode)
             found.setdefault(key, {})[last.op, last.part] = row
     return found
@@ -229,7 +229,11 @@ def _of_rows(pairs: Sequence[Pair]) -> Split | None:
     groups: dict[str, list[Part]] = {}
     for pair in pairs:
         last = pair.new.last
-        if last.part in _HOLD_OTHERS or last.op.startswith(f"{_PASS}_") or last.op in TRACE_OPS:
+        if (
+            last.part in _HOLD_OTHERS
+            or last.op.startswith(f"{passes.FORWARD}_")
+            or last.op in TRACE_OPS
+        ):
             continue
         name = f"{class_of(last.part)}: {last.op}"
         groups.setdefault(name, []).append(_part(name, pair.old, pair.new))

@@ -175,8 +175,7 @@ class _Case:
         case = self._job.case
         if isinstance(message, Built):
             self._writer.know(message.facts)
-            for name, value in message.facts.items():
-                print(f"# {name}: {value}")
+            printing.built(message)
         elif isinstance(message, Passed):
             self._op = passes.ACCOUNT  # what is measured of a case after its passes
             self.points.append(Point(case=case, mode=message.mode, samples=message.samples))

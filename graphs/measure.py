@@ -175,8 +175,7 @@ class _Case:
         case = self._job.case
         if isinstance(message, Built):
             self._writer.know(message.facts)
-            for name, value in message.facts.items():
-                print(f"# {name}: {value}")
+            printing.built(message)
         elif isinstance(message, Passed):
             self._op = passes.ACCOUNT  # what is measured of a case after its passes
             self.points.append(Point(case=case, mode=message.mode, samples=message.samples))
@@ -225,11 +224,7 @@ def _jobs(given: Asked) -> Iterator[Job]:
     tp = _tp(given, device)
     reduces = asked.reduces(given.all_reduce or _default_reduce(given, device, tp))
     ranks = _ranks(given, device, tp, reduces)
-    modes = asked.modes(
-        given.modes or ("eager" if device == "cpu" else ",".join(asked.PASS_MODES[:3]))
-    )
-    if device == "cpu" and modes != ("eager",):
-        raise UsageError("--device cpu runs eager passes only; leave --modes out")
+    modes = _modes(given, device, reduces)
     for case in _cases(given, device, tp, reduces):
         yield Job(
             case=case,
@@ -240,6 +235,20 @@ def _jobs(given: Asked) -> Iterator[Job]:
             time_cap_s=given.seconds,
             timeout_s=given.timeout,
         )
+
+
+def _modes(given: Asked, device: DeviceName, reduces: list[Reduce]) -> tuple[PassMode, ...]:
+    """Return the modes; by default pieces between the collectives only where calls are made."""
+    calls = reduces[0].kind in ("one-rank", "real")
+    usual = asked.PASS_MODES if calls else asked.PASS_MODES[:-1]
+    modes = asked.modes(given.modes or ("eager" if device == "cpu" else ",".join(usual)))
+    if device == "cpu" and modes != ("eager",):
+        raise UsageError("--device cpu runs eager passes only; leave --modes out")
+    if "collectives-outside" in modes and reduces[0].kind == "none":
+        raise UsageError(
+            "--modes collectives-outside has no collectives to leave outside; give --all-reduce"
+        )
+    return modes
 
 
 def _cases(given: Asked, device: DeviceName, tp: int, reduces: list[Reduce]) -> Iterator[Case]:

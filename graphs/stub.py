@@ -108,24 +108,23 @@ class Stub:
         out = frozenset(parts)
         calls: list[Call] = []
         changed: list[tuple[torch.Tensor, torch.Tensor]] = []
-        handed: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        handed: dict[str, tuple[int, Step, torch.Tensor]] = {}  # by name: which call, of what
         for at, step in enumerate(self.steps):
             if step.part not in out:
+                for name in step.in_place:
+                    if name in handed:
+                        place, of, kept = handed.pop(name)
+                        own = kept.clone()  # what is changed in place is no other pass's
+                        calls[place] = _handing(of, name, own)
+                        changed.append((own, kept))
                 calls.append(Call(step=step, computes=True, run=step.run))
-                changed += [handed[name] for name in step.in_place if name in handed]
                 for name in step.writes:
                     handed.pop(name, None)
                 continue
             for name in step.writes:
-                own = self.kept[at][name].clone()
-                handed[name] = own, self.kept[at][name]
-                calls.append(Call(step=step, computes=False, run=_handing(name, own)))
-        return Pass(
-            out=out,
-            calls=tuple(calls),
-            flow=self.flow,
-            changed=tuple(changed),
-        )
+                handed[name] = len(calls), step, self.kept[at][name]
+                calls.append(_handing(step, name, self.kept[at][name]))
+        return Pass(out=out, calls=tuple(calls), flow=self.flow, changed=tuple(changed))
 
     def replan(self) -> None:
         """Plan every layer's attention for the lengths that now stand there, as an engine does."""
@@ -235,11 +234,11 @@ def _metadata_step(metadata: Metadata) -> Step:
     return Step(name="positions", part="metadata", layer=None, covers=(), writes=(), run=run)
 
 
-def _handing(name: str, tensor: torch.Tensor) -> Callable[[Flow], object]:
+def _handing(step: Step, name: str, tensor: torch.Tensor) -> Call:
     def hand_on(flow: Flow) -> None:
         flow[name] = tensor
 
-    return hand_on
+    return Call(step=step, computes=False, run=hand_on)
 
 
 def _facts(drawn: Drawing, sets: Sequence[Held]) -> dict[str, Value]:

@@ -8,7 +8,7 @@ floor of bytes and flops where that is all that is known.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from reports import _text, _verify
+from reports import _marks, _text, _verify
 from reports._collected import Collected
 from reports._kernels import Case, Op, known_columns
 from reports._markdown import code, text
@@ -154,11 +154,17 @@ def beside_table(ops: Sequence[Op], found: Collected) -> str:
 
 
 def merged(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Join lines that differ in their first cell alone, as predictions of several kernels do."""
-    named: dict[tuple[str, ...], list[str]] = {}
-    for first, *others in lines:
-        named.setdefault(tuple(others), []).append(first)
-    return [(", ".join(dict.fromkeys(firsts)), *others) for others, firsts in named.items()]
+    """Join lines that read alike but for their first cell, as predictions of several kernels do.
+
+    Which records their numbers come from makes no difference; those of the first line are kept.
+    """
+    alike: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for line in lines:
+        alike.setdefault(tuple(map(_marks.removed, line[1:])), []).append(line)
+    return [
+        (", ".join(dict.fromkeys(line[0] for line in same)), *same[0][1:])
+        for same in alike.values()
+    ]
 
 
 def who(one: Measurement, found: Collected) -> tuple[str, str]:

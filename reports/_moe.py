@@ -12,7 +12,7 @@ will see it, for its other layers evict each other.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from reports import _growth, _text
+from reports import _growth, _marks, _text
 from reports._collected import Collected
 from reports._growth import Folded, marked, merged, predicted_ops, who
 from reports._kernels import Op, known_columns
@@ -178,11 +178,12 @@ def _split(line: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 def _without_repeats(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Leave the case's cells empty where they repeat those of the line before."""
     shown: list[tuple[str, ...]] = []
-    before: Sequence[str] = ()
+    before: list[str] = []
     for line in lines:
         case, rest = _split(line)
-        shown.append((*([""] * _CASE_CELLS if case == before else case), *rest))
-        before = case
+        seen = [_marks.removed(cell) for cell in case]
+        shown.append((*([""] * _CASE_CELLS if seen == before else case), *rest))
+        before = seen
     return shown
 
 

@@ -92,6 +92,7 @@ def _marked(found: Collected, drawn: Folder, command: str) -> str:
         made_by=_made_by(found, command),
         what=_what(found),
         verdict=_verdict.verdict(found, series=series, sweeps=sweeps, predicted=passes),
+        actions=_verdict.actions(found, passes),
         summary=summary(
             found,
             not_run,

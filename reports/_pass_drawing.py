@@ -38,23 +38,31 @@ def drawing(found: Collected, predicted: Sequence[_budget.Pass]) -> str:
     """Return a heading and the drawing of the first pass that was played or measured, or none."""
     wholes = _forecast.forecasts(found.predicted_passes)
     played = next((one for one in predicted if one.made_by in wholes), None)
-    modes = [_measured(one, found) for one in measured_passes(found) if one.median_s]
+    measured = measured_passes(found)
+    modes = [_measured(one, found) for one in measured if one.median_s]
     if played is not None:
         modes += _predicted(played, wholes[played.made_by])
     if not modes:
         return ""
-    title = _budget.title(played) if played is not None else "the measured passes"
-    longest = max(max(one.pass_s, one.host_s or 0.0) for one in modes)
+    titles = [f"Measured: {measured[0].case}"] if measured else []
+    titles += [f"Predicted: {_budget.title(played)}"] if played is not None else []
+    longest = max(
+        max(one.pass_s, one.host_s or 0.0, sum(seconds for _, seconds in one.device))
+        for one in modes
+    )
     lanes = "".join(
         _lanes(one, top=at * _MODE_HEIGHT, scale=_ROOM / longest) for at, one in enumerate(modes)
     )
     height = len(modes) * _MODE_HEIGHT
+    said = (
+        f"{'. '.join(titles)}. Above what the host launches for, below what the device does, as "
+        "totals: nothing here is an order of events. A dashed border is predicted, a solid one "
+        "measured; the classes of a measured pass are a profiler's."
+    )
     return (
-        f'<h2 id="one-pass">One verify pass</h2>\n<p>{escape(title)}. Above what the host launches '
-        f"for, below what the device does, as totals: nothing here is an order of events. A dashed "
-        f'border is predicted, a solid one measured.</p>\n<svg class="pass" width="100%" '
-        f'height="{height}" role="img" aria-label="One verify pass by mode">{lanes}</svg>\n'
-        f"{_legend(modes)}"
+        f'<h2 id="one-pass">One verify pass</h2>\n<p>{escape(said)}</p>\n'
+        f'<svg class="pass" width="100%" height="{height}" role="img" '
+        f'aria-label="One verify pass by mode">{lanes}</svg>\n{_legend(modes)}'
     )
 
 

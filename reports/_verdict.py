@@ -13,11 +13,13 @@ from reports._forecast import Forecast
 from reports._markdown import code, text
 from reports._text import plural
 from verifyscope import passes, predictions, speculation
+from verifyscope.parts import class_of
 from verifyscope.records import Finding, Measurement
 from verifyscope.sweep_conclusion import SweepConclusion
 
 _USUAL_ROWS = 4
 _ENOUGH = 0.02  # of the pass: what changes less is no lever
+_MOST_ACTIONS = 3
 _BREAK_EVEN = ("break-even", "speculation-break-even")
 
 
@@ -156,6 +158,12 @@ def _all_reduces(
     sweeps: Sequence[SweepConclusion],
 ) -> str:
     """Return what all-reduces take of a pass, and the best that this host can do."""
+    told = _profiled(found)
+    if told is not None:
+        return (
+            f"**{_text.median(told)}** of it are all-reduces (measured by a profiler, {told.launch}"
+            f"{', on the CPU' if found.on_cpu(told) else ''})"
+        )
     savings = [(saving, one) for one in sweeps for saving in one.savings]
     if savings:
         saving, one = min(savings, key=lambda each: abs(each[0].tokens - _USUAL_ROWS))
@@ -191,6 +199,21 @@ def _all_reduces(
     )
 
 
+def _profiled(found: Collected) -> Measurement | None:
+    """Return what a profiler told of the all-reduces of the measured pass."""
+    modes = measured_passes(found)
+    return next(
+        (
+            row
+            for row in found.passes
+            if row.op == passes.CLASS
+            and class_of(row.part) == "all_reduce"
+            and any(row.launch == one.launch and same_case(row, one) for one in modes)
+        ),
+        None,
+    )
+
+
 def _replay(found: Collected, whole: Forecast | None) -> str:
     """Return what replaying the pass as one graph would save."""
     modes = {one.launch: one for one in measured_passes(found)}
@@ -207,6 +230,55 @@ def _replay(found: Collected, whole: Forecast | None) -> str:
         return f"graph replay would save next to nothing ({source})"
     words = _marks.of(graph, _text.duration(saved_s)) if not shown else _text.duration(saved_s)
     return f"graph replay would save {shown}{words}{shown} ({source})"
+
+
+def actions(found: Collected, predicted: Sequence[_budget.Pass]) -> str:
+    """Return the levers worth most, each alone; where none was computed, the dearest findings."""
+    wholes = _forecast.forecasts(found.predicted_passes)
+    whole = next((wholes[one.made_by] for one in predicted if one.made_by in wholes), None)
+    levers = [] if whole is None else _worth_most(whole)
+    if levers:
+        return f"**Worth most** (*predicted*, each alone): {'; '.join(levers)}."
+    dear = sorted(
+        (one for one in found.findings if one.worth_s and one.next_action),
+        key=lambda one: -(one.worth_s or 0.0),
+    )
+    said = [
+        f"{text(one.next_action or '')} ({text(one.name)}, {_text.duration(one.worth_s)})"
+        for one in dear[:_MOST_ACTIONS]
+    ]
+    return f"**Worth most**, by findings: {'; '.join(said)}." if said else ""
+
+
+def _worth_most(whole: Forecast) -> list[str]:
+    """Return the levers that save most against the pass as it is, with their tokens a second."""
+    base = next((one for one in whole.levers if one.dims.get("number") == 0), None)
+    now_s = None if base is None else _dim(base, "alone_s")
+    if base is None or now_s is None:
+        return []
+    saved = [(now_s - (_dim(one, "alone_s") or now_s), one) for one in whole.levers]
+    large = sorted((each for each in saved if each[0] > _ENOUGH * now_s), key=lambda each: -each[0])
+    return [
+        f"{text(one.implementation)} *{_marks.of(one, f'-{_text.duration(saved_s)}')}*"
+        f"{_more_tokens(base, one)}"
+        for saved_s, one in large[:_MOST_ACTIONS]
+    ]
+
+
+def _more_tokens(base: Measurement, one: Measurement) -> str:
+    """Return the tokens a second that a lever adds, between no and every draft accepted."""
+    ends = []
+    for end in ("least", "most"):
+        old, new = (_dim(each, f"alone_{end}_tokens_per_s") for each in (base, one))
+        if old is None or new is None:
+            return ""
+        ends.append(f"{new - old:+.1f}")
+    return f", {' to '.join(dict.fromkeys(ends))} tok/s"
+
+
+def _dim(one: Measurement, name: str) -> float | None:
+    value = one.dims.get(name)
+    return float(value) if isinstance(value, int | float) else None
 
 
 # ---- Whether it pays ----

@@ -37,6 +37,7 @@ _TORCH = (*_BASE, "torch", "triton")
 _PYTEST = (*_TORCH, "pytest", "pytest_benchmark")
 # What no step needs as a whole, and what goes without it.
 _OPTIONAL = {
+    "cuda": "graphs are captured and not opened",  # cuda-python
     "cupy": "no CuPy rows",
     "flashinfer": "no FlashInfer baseline",
     "nvcc": "FlashInfer cannot compile",

@@ -1,4 +1,7 @@
-"""A headless Chromium, driven over its debugging pipe: JSON between zero bytes, no package."""
+"""A headless Chromium, driven over its debugging pipe: JSON between zero bytes, no package.
+
+python -m tests.chromium runs/<the run>/report/report.html first-screen.png
+"""
 
 import base64
 import json
@@ -6,6 +9,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -102,9 +106,13 @@ class Browser:
 
     def point(self, script: str) -> None:
         """Move the mouse onto the element that an expression gives."""
+        self.run(
+            f"(async () => {{ for (let n = 0; n < 4; n++) {{"
+            f" {script}.scrollIntoView({{block: 'center', inline: 'center'}});"
+            " await new Promise(requestAnimationFrame); } })()"
+        )
         box = self.run(
-            f"(() => {{ const e = {script}; e.scrollIntoView({{block: 'center'}});"
-            " const b = e.getBoundingClientRect();"
+            f"(() => {{ const b = {script}.getClientRects()[0];"
             " return [b.x + b.width / 2, b.y + b.height / 2]; })()"
         )
         self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
@@ -163,3 +171,9 @@ def browser() -> Iterator[Browser]:
             except subprocess.TimeoutExpired:
                 started.kill()
                 started.wait()
+
+
+if __name__ == "__main__":
+    with browser() as shown:
+        shown.open(Path(sys.argv[1]), width=1280, height=800)
+        shown.picture(Path(sys.argv[2]))

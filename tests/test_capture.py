@@ -1,5 +1,6 @@
 """Captured passes follow their tensors, and what breaks a capture is named."""
 
+import gc
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from graphs._stub.asked import Case, Reduce
 from graphs._stub.messages import Replayed
 from graphs.capture import CaptureBroke, Graphed
 from graphs.stub import Stub
-from kernels import Outputs
+from kernels import Outputs, _capture
 from kernels._registry import Implementation
 from kernels.attention import tree_attention
 from kernels.attention._gathered import pack, unpack
@@ -221,6 +222,117 @@ def test_what_eager_itself_does_not_repeat_is_no_fault_of_the_graph() -> None:
     assert equality._judged("graph", "", got, want, 1e-3).problem is None
     assert equality._judged("graph", "", got, want, 5e-4).problem is not None
     assert equality.row_error(torch.tensor([[float("nan")]]), torch.tensor([[1.0]])) == float("inf")
+
+
+class _Stream:
+    """A stream by its name; entering it is noted."""
+
+    cuda_stream = 7
+
+    def __init__(self, name: str = "side", log: list[str] | None = None) -> None:
+        self.name, self.log = name, [] if log is None else log
+
+    def wait_stream(self, other: "_Stream") -> None:
+        self.log.append(f"{self.name} waits for {other.name}")
+
+    def synchronize(self) -> None:
+        self.log.append(f"{self.name} synchronized")
+
+    def __enter__(self) -> None:
+        self.log.append(f"on {self.name}")
+
+    def __exit__(self, *args: object) -> None:
+        self.log.append(f"off {self.name}")
+
+
+@pytest.fixture
+def cuda_log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Replace what a recorder calls of torch.cuda; what it does is noted."""
+    log: list[str] = []
+    caller = _Stream("caller", log)
+
+    class Graph:
+        def __init__(self, *, keep_graph: bool) -> None:
+            assert keep_graph
+
+        def instantiate(self) -> None:
+            log.append("instantiated")
+
+        def raw_cuda_graph(self) -> int:
+            return 1
+
+        def replay(self) -> None:
+            log.append("replayed")
+
+    class Capturing:
+        def __init__(self, graph: Graph, *, pool: object, stream: _Stream) -> None:
+            assert pool == (0, 5)
+            self._stream = stream
+
+        def __enter__(self) -> None:
+            log.append(f"captures on {self._stream.name}, collector {gc.isenabled()}")
+
+        def __exit__(self, kind: object, error: object, trace: object) -> None:
+            log.append("capture ends")
+            if error is not None:  # as torch: what ends the capture is raised in its place
+                raise RuntimeError("operation failed due to a previous error during capture")
+
+    replaced: dict[str, Any] = {
+        "current_stream": lambda: caller,
+        "Stream": lambda: _Stream("side", log),
+        "stream": lambda stream: stream,
+        "synchronize": lambda: None,
+        "CUDAGraph": Graph,
+        "graph": Capturing,
+        "set_stream": lambda stream: log.append(f"back on {stream.name}"),
+        "graph_pool_handle": lambda: (0, 5),
+    }
+    for name, value in replaced.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(_capture, "upload", lambda graph, stream: True)
+    monkeypatch.setattr(nodes, "broke", lambda stream: False)
+    return log
+
+
+def test_a_recorder_warms_up_captures_without_the_collector_and_uploads(
+    cuda_log: list[str],
+) -> None:
+    recorder = capture.CudaRecorder()
+    recorder.warm_up(lambda: cuda_log.append("body"))
+    with recorder.capturing():
+        graph = recorder.record(lambda: cuda_log.append("body"))
+    assert gc.isenabled()
+    graph.replay()
+    assert cuda_log == [
+        *("side waits for caller", "on side", "body", "off side", "caller waits for side"),
+        *("captures on side, collector False", "body", "capture ends"),
+        *("instantiated", "caller synchronized", "replayed"),
+    ]
+    assert graph.instantiate_s >= 0
+    assert graph.upload_s is not None
+
+
+def test_a_recorder_returns_to_the_stream_and_the_cause_is_that_of_the_step(
+    cuda_log: list[str],
+) -> None:
+    built = _built()
+    project = next(step.run for step in built.steps if step.name == "qkv_proj")
+
+    def copies(flow: dict[str, torch.Tensor]) -> None:
+        if cuda_log[-1].startswith("captures on"):
+            raise ValueError("a copy to the CPU")
+        project(flow)
+
+    steps = tuple(replace(s, run=copies) if s.name == "qkv_proj" else s for s in built.steps)
+    with pytest.raises(CaptureBroke) as caught:
+        capture.capture(
+            replace(built, steps=steps).full(),
+            outside=frozenset(),
+            recorder=capture.CudaRecorder(),
+        )
+    assert (caught.value.op, caught.value.reason) == ("qkv_proj", "ValueError: a copy to the CPU")
+    assert cuda_log[-1] == "back on caller"
+    assert gc.isenabled()
 
 
 class _Enum(int):

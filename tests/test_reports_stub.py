@@ -121,10 +121,9 @@ def test_a_profilers_classes_say_by_how_much_they_do_not_agree(page: Page) -> No
 
 def test_growth_over_rows_and_context_stands_with_its_verdict(page: Page) -> None:
     fit: dict[str, Value] = {
-        **{"axis": "context", "other": 4, "sizes": "1024 131072", "base_s": 14e-3},
-        **{"slope_s": 2e-9, "ratio": 1.01, "ratio_low": 1.0, "ratio_high": 1.02},
-        "grows": "does not grow",
-    }
+        "axis": "context", "other": 4, "sizes": "1024 131072", "base_s": 14e-3, "slope_s": 2e-9,
+        "ratio": 1.01, "ratio_low": 1.0, "ratio_high": 1.02, "grows": "does not grow",
+    }  # fmt: skip
     page.of([GPU, *a_run(), row(passes.FIT, "forward", 15 * MS, method=fit)])
     (line,) = page.rows("#### Measured time(T) and time(L)")
     assert (line["over"], line["at"], line["sizes"]) == ("context", "rows 4", "1024 131072")

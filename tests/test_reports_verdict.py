@@ -151,3 +151,42 @@ def test_one_finding_on_the_break_even_is_the_third_sentence_and_two_are_counted
 
 def test_a_folder_without_a_report_has_no_verdict(tmp_path: Path) -> None:
     assert verdict_of(tmp_path / "report.md") == ""
+
+
+def lever(name: str, number: int, alone_s: float, tokens_per_s: float) -> Measurement:
+    one = predicted(
+        "forward",
+        alone_s / US,
+        1,
+        number=number,
+        alone_s=alone_s,
+        together_s=alone_s,
+        alone_least_tokens_per_s=tokens_per_s,
+        alone_most_tokens_per_s=3 * tokens_per_s,
+    )
+    return msgspec.structs.replace(one, op="what_if", implementation=name, floor_s=None)
+
+
+def test_the_three_levers_worth_most_stand_below_it_the_largest_first(page: Page) -> None:
+    levers = [
+        lever("now", 0, 0.030, 33.0),
+        lever("small", 1, 0.0299, 33.1),
+        lever("third", 2, 0.027, 37.0),
+        lever("first", 3, 0.020, 50.0),
+        lever("second", 4, 0.025, 40.0),
+        lever("fourth", 5, 0.028, 35.7),
+    ]
+    page.of([GPU, CPU, predicted("routed_experts", 60.0, 60), *levers])
+    assert (
+        "**Worth most** (*predicted*, each alone): first *-10.0 ms*, +17.0 to +51.0 tok/s; second "
+        "*-5.00 ms*, +7.0 to +21.0 tok/s; third *-3.00 ms*, +4.0 to +12.0 tok/s."
+    ) in page.text
+
+
+def test_all_reduces_of_a_profiled_pass_are_its_own(page: Page) -> None:
+    whole = forward("eager", 1000.0)
+    told = forward("eager", 260.0)
+    told = msgspec.structs.replace(told, op="forward_class", part="all_reduce")
+    assert "260 us of it are all-reduces (measured by a profiler, eager)" in verdict(
+        page, [whole, told]
+    )

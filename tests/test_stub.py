@@ -171,6 +171,14 @@ def test_what_is_handed_on_and_reduced_in_place_is_put_back_before_a_pass() -> N
     assert not torch.equal(got, want)
 
 
+def test_passes_share_what_is_handed_on_and_copy_only_what_changes_in_place() -> None:
+    built = _built(_case(reduce=Reduce("delay", 1e-6)))
+    assert built.only({"attention"}).changed == ()
+    # What the all-reduces change in place: the embedding's, and two a layer.
+    assert len(built.only({"all_reduce", "embedding_all_reduce"}).changed) == 7
+    assert len(built.without({"attention_projections"}).changed) == 3
+
+
 def test_weights_and_caches_are_normal_and_never_zero() -> None:
     built = _built(_case("llama-3.1-70b"))
     for name, tensor in {**built.flow, "table": built.metadata.page_table}.items():

@@ -290,6 +290,24 @@ def test_a_gpu_that_is_not_there_is_said_before_torch_is_loaded(
     )
 
 
+@pytest.mark.parametrize("kind", ["one-rank", "real"])
+def test_collectives_without_nccl_are_refused_with_what_to_give(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch.distributed
+
+    from graphs._stub import worker
+    from verifyscope.errors import UsageError
+
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    job = _job(0, device="cuda")
+    job = replace(job, case=replace(job.case, reduce=reduces(kind)[0]))
+    with pytest.raises(UsageError, match=rf"--all-reduce {kind} needs NCCL, and torch .* without"):
+        worker._require_nccl(job)
+    delayed = replace(job, ranks=1, case=replace(job.case, reduce=reduces("delay:33us")[0]))
+    worker._require_nccl(delayed)
+
+
 def test_what_a_rank_refuses_is_one_line_with_exit_status_2(tmp_path: Path) -> None:
     done = subprocess.run(
         [*_COMMAND, "--impl", "moe=best", "--records", str(tmp_path / "r.jsonl")],

@@ -19,7 +19,8 @@ from typing import get_args
 import torch
 import torch.distributed  # so that no rank has to import it
 
-from graphs import stub  # noqa: F401  # and the kernels with it
+import kernels
+from graphs import stub  # noqa: F401  # so that no rank has to import it
 from graphs._stub import worker
 from graphs._stub.asked import Job
 from graphs._stub.messages import (
@@ -45,6 +46,7 @@ _context = multiprocessing.get_context("fork")
 def main() -> None:
     """Run the jobs that the command sends, until it goes away."""
     upstream = Connection(int(sys.argv[1]))
+    kernels.all_ops()
     gc.freeze()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         upstream.send(Ready(torch=str(torch.__version__)))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from graphs._stub.asked import Case
-from graphs._stub.messages import Ablated, Graphed, Passed, Planned, Profiled, Replayed
+from graphs._stub.messages import Ablated, Built, Graphed, Passed, Planned, Profiled, Replayed
 from graphs.ablation import Account, Closure, PartCost
 from verifyscope import cli, units
 from verifyscope.parts import UNEXPLAINED, class_of
@@ -26,6 +26,22 @@ def begin(case: Case, *, device: str, ranks: int) -> None:
         f"context {case.context}, tree {case.tree}, attention {case.attention}, "
         f"all-reduce {case.reduce}"
     )
+
+
+def built(found: Built) -> None:
+    """Say what the stub was built of."""
+    used = [
+        f"{name.removeprefix('impl_')} {value}"
+        for name, value in found.facts.items()
+        if name.startswith("impl_")
+    ]
+    held = found.facts.get("held_bytes", 0)
+    print(
+        f"# {found.facts.get('weight_sets')} distinct layers, "
+        f"{units.bytes_(float(held))} of weights and cache a rank; {', '.join(used)}"
+    )
+    if "copied_into" in found.facts:
+        print(f"# inputs are copied into {found.facts['copied_into']}, which no engine does")
 
 
 def passed(case: Case, found: Passed) -> None:

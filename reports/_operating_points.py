@@ -24,11 +24,15 @@ _PASS_DIMS = ("model", "tp", "context", "layers", "all_reduce", "outside")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainStep:
-    """A step of plain decoding of `requests`; None where the record does not say."""
+    """A step of plain decoding of `requests`; None where the record does not say.
+
+    is_of_two: the command that read it read one other file and no more.
+    """
 
     seconds: float
     requests: int | None
     group: tuple[object, ...]
+    is_of_two: bool
     record: Measurement
 
 
@@ -88,13 +92,22 @@ def points(found: Collected) -> list[OperatingPoint]:
 
 def plain_steps(records: Iterable[Measurement]) -> Iterator[PlainStep]:
     """Yield the plain steps: of logs, of runs without speculation, of a pass of one row."""
-    for one in records:
+    known = list(records)
+    files: dict[str, set[str]] = {}
+    for one in known:
+        files.setdefault(one.command, set()).add(_place(one))
+    for one in known:
         seconds, requests = one.median_s or 0.0, _whole(one, "requests")
         served = one.part in ("cycle", "forward", "generation") and one.mode == "decode"
-        if served and "upper-bound" not in one.flags:
-            yield PlainStep(seconds=seconds, requests=requests, group=_file(one), record=one)
-        elif one.op == passes.FORWARD and _whole(one, "rows") == 1:
-            yield PlainStep(seconds=seconds, requests=requests or 1, group=_pass(one), record=one)
+        served = served and "upper-bound" not in one.flags
+        if served or (one.op == passes.FORWARD and _whole(one, "rows") == 1):
+            yield PlainStep(
+                seconds=seconds,
+                requests=requests if served else requests or 1,
+                group=_file(one) if served else _pass(one),
+                is_of_two=len(files[one.command]) <= 2,
+                record=one,
+            )
 
 
 def plain_for(
@@ -115,15 +128,21 @@ def plain_for(
         for one in plains
         if one.requests in loads
         and one.seconds > 0
-        and (one.group == group or _together(one.record, record))
+        and (one.group == group or _together(one, record, requests))
     ]
     return min(
         usable, key=lambda one: (one.group != group, loads.index(one.requests)), default=None
     )
 
 
-def _together(one: Measurement, other: Measurement) -> bool:
-    """Say whether two records were read by one command, which names its files, of one engine."""
+def _together(plain: PlainStep, other: Measurement, requests: int | None) -> bool:
+    """Say whether two records were read by one command, which names its files, of one engine.
+
+    Where the load is not said, the command must have read these two files alone.
+    """
+    one = plain.record
+    if requests is None and not plain.is_of_two:
+        return False
     if not one.source == other.source == "imported":
         return False
     if one.part == other.part == "cycle" and one.implementation != other.implementation:

@@ -2,9 +2,10 @@
 
     acceptance = cycle / plain step
 
-Above the line of its plain step a point pays. A point whose acceptance is not known is a dotted
-line upwards; of a verify alone the cycle lies to the right of it, which an arrow says. The map is
-as wide as the points of known acceptance need; what lies beyond is in the table alone.
+Above the line of its plain step a point pays: a thin line leads from each point to its own
+break-even, a dash. A point whose acceptance is not known is a dotted line upwards; of a verify
+alone the cycle lies to the right of it, which an arrow says. The map is as wide as the points of
+known acceptance need; what lies beyond is in the table alone.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def draw(path: Path, shown: Sequence[OperatingPoint]) -> bool:
         axes.xaxis.set_major_formatter(lambda at, _: tick(at))
         axes.set_xlabel("time of a cycle")
         axes.set_ylabel("acceptance [tokens a cycle]")
-        heading(axes, "Speculation pays above the break-even line of its plain step")
+        heading(axes, "Speculation pays above break-even, to which a thin line leads")
         legend(axes, columns=2)
 
     save(path, on, height=5.4)
@@ -99,8 +100,9 @@ def _break_even(
 def _points(axes: Axes, drawn: Mapping[int, OperatingPoint], highest: float) -> None:
     taken: list[_Box] = []
     for one in drawn.values():
-        x, y = axes.transData.transform((one.seconds, one.accepted or highest))
-        taken.append((x - _MARKER, y - _MARKER, x + _MARKER, y + _MARKER))
+        for height in (one.accepted or highest, one.break_even or highest):
+            x, y = axes.transData.transform((one.seconds, height))
+            taken.append((x - _MARKER, y - _MARKER, x + _MARKER, y + _MARKER))
     for number, one in drawn.items():
         colour, words = _verdict(one)
         if one.accepted is None:
@@ -118,6 +120,11 @@ def _points(axes: Axes, drawn: Mapping[int, OperatingPoint], highest: float) -> 
                 label=f"{words}{'' if measured else ', imported'}",
                 zorder=3,
             )
+            if one.break_even is not None:
+                axes.vlines(
+                    one.seconds, one.accepted, one.break_even, color=COLOURS[colour], linewidth=0.9
+                )
+                axes.plot([one.seconds], [one.break_even], marker="_", color=COLOURS[colour])
         _number(axes, f"{number}{'' if one.is_cycle else ' →'}", one, highest, taken)
 
 

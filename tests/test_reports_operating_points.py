@@ -80,6 +80,14 @@ def test_a_plain_run_that_was_read_with_it_gives_the_break_even(tmp_path: Path) 
     assert one.speedup == pytest.approx(1.7976 / 2.5076, rel=1e-3)
 
 
+def test_a_table_without_a_load_takes_no_plain_step_of_many_files(tmp_path: Path) -> None:
+    together = "python -m ingest verify.log plain.log third.log"
+    plain = steps(12.12e-3, file="plain.log", command=together)
+    third = steps(20e-3, accepted=2.0, requests=4, file="third.log", command=together)
+    lines: list[Record] = [HERE, *logged(FOUNDING, "verify.log", together), plain, third]
+    assert [one.plain for one in found(tmp_path, lines)] == [None, None]
+
+
 def test_each_load_is_held_against_its_own_plain_step(tmp_path: Path) -> None:
     """One request 27 / 12 = 2.25, eight 100 / 32 = 3.125: the first pays at 2.6, the other not."""
     lines = [

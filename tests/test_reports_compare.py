@@ -119,11 +119,13 @@ def test_19_ms_yesterday_29_ms_today(compared: Compared, tmp_path: Path) -> None
     )
     compared.of(old, new)
     said = re.sub(r"95 %: \+\d\d % to \+\d\d %", "95 %: ...", compared.sentence)
+    said = re.sub(r"(3\d) same(, \d unsure)?", "all others same or unsure", said)
     assert said == (
         "A verify of 1 request, 3 rows: 19.0 ms in A, 29.5 ms in B, 10.5 ms longer (+55 %; 95 %: "
-        "...): slower. Of 42 rows in both, 10 slower, 32 same. Of the 10.5 ms of a pass of stub, "
-        "kimi-k2.5-tp8-rows3, graph, verify, 10.2 ms (97 %) are all_reduce. A hypothesis: setting "
-        "NCCL_PROTO, LL in A and not set in B, could explain 10 of 10 rows that moved."
+        "...): slower. Of 42 rows in both, 10 slower, all others same or unsure. Of the 10.5 ms of "
+        "a pass of stub, kimi-k2.5-tp8-rows3, graph, verify, 10.2 ms (97 %) are all_reduce. A "
+        "hypothesis: setting NCCL_PROTO, LL in A and not set in B, could explain 10 of 10 rows "
+        "that moved."
     )
     assert compared.text.index("19.0 ms in A") < compared.text.index("## Where the change is")
     parts = compared.split()
@@ -458,6 +460,21 @@ def test_rows_of_other_requests_are_matched_where_that_is_all_that_differs(
         {"NCCL_PROTO": "LL"},
         {"NCCL_PROTO": "Simple"},
     ]
+
+
+def test_a_single_number_is_as_noisy_as_the_samples_of_other_rows(
+    compared: Compared, tmp_path: Path
+) -> None:
+    """30 % more is beyond 5 %, but not where single samples of other rows differ by 30 %."""
+    for noise, expected in ((0.01, "slower"), (0.3, "unsure")):
+        sides = []
+        for name, median_us, seed in (("a", 20.0, 1), ("b", 26.0, 2)):
+            single = kernel("once", median_us, id=f"{name}-once", count=1, low_s=None, high_s=None)
+            others = rows(seed=seed, kernels={"often": 1.0}, noise=noise)
+            sides.append(run(tmp_path / f"{name}{noise}", GPU, others, [single]))
+        compared.of(*sides)
+        assert compared.verdicts["once"] == [expected]
+        assert set(compared.verdicts["often"]) <= {"same", "unsure"}
 
 
 def test_repeats_of_a_row_are_starts_of_it(compared: Compared, tmp_path: Path) -> None:

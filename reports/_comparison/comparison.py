@@ -102,7 +102,7 @@ def _sentences(found: Comparison) -> Iterator[str]:
     if not found.matched.timed:
         yield "A and B have no row in common that both timed: nothing can be compared."
         return
-    split = next((one for one in found.splits if not one.is_sum), None)
+    split = _told(found)
     if found.whole is not None:
         yield _whole_words(found.whole)
     elif split is not None:
@@ -111,9 +111,17 @@ def _sentences(found: Comparison) -> Iterator[str]:
         yield f"{predicted}{split.what}: {change}."
     yield _counted(found)
     shown = split or next(iter(found.splits), None)
-    if shown is not None and (found.moved or not shown.is_sum):
+    if shown is not None and shown.is_clear and (found.moved or not shown.is_sum):
         yield from _largest(shown)
     yield _guess(found)
+
+
+def _told(found: Comparison) -> Split | None:
+    """Return the split of the pass or cycle that is told first, else the first of any."""
+    several = [one for one in found.splits if not one.is_sum]
+    case = None if found.whole is None else found.whole.new.last.case
+    same = [one for one in several if case is not None and case in one.what]
+    return next(iter(same or several), None)
 
 
 def _whole_words(pair: Pair) -> str:

@@ -11,7 +11,7 @@ from reports._comparison.hypotheses import Hypothesis
 from reports._comparison.matching import Pair
 from reports._comparison.runs import Row, Run
 from reports._comparison.splits import Part, Split
-from reports._comparison.verdicts import Change
+from reports._comparison.verdicts import NORMAL_95, Change
 from reports._environments import machine
 from reports._markdown import bullets, code, table, text
 from reports._text import NOT_KNOWN, plural
@@ -21,7 +21,6 @@ from verifyscope.records import Finding, Measurement
 _MOST_MOVED, _MOST_OPS, _MOST_DIFFERENCES, _MOST_ONLY, _MOST_SPLITS, _MOST_PARTS = (
     *(40, 40, 40, 20, 4, 24),
 )
-_NORMAL_95 = 1.96
 _BASES = {
     "exact": "no noise",
     "starts": "fresh starts",
@@ -114,10 +113,10 @@ def _split_table(split: Split) -> str:
 
 
 def _part_line(part: Part, split: Split) -> tuple[str, ...]:
-    share = part.change_s / split.whole.change_s if split.whole.change_s else None
+    share = part.change_s / split.whole.change_s if split.is_clear else None
     within = NOT_KNOWN
     if part.spread_s is not None:
-        ends = (part.change_s + sign * _NORMAL_95 * part.spread_s for sign in (-1, 1))
+        ends = (part.change_s + sign * NORMAL_95 * part.spread_s for sign in (-1, 1))
         within = " to ".join(map(_signed, ends))
     return (
         text(part.name),
@@ -302,8 +301,9 @@ def _method(found: Comparison) -> Iterator[str]:
         "requested settings are; a whole cycle or pass also where its launch differs. *Slower* and "
         f"*faster* lie beyond {within} and beyond chance among all rows that were compared: where "
         "nothing changed, one comparison in a hundred flags any row. *Same* is a 95 % interval "
-        f"within {within}. Two runs of one configuration are taken to differ by 0.5 % at least, "
-        "and by 5 % where a row has one number and nothing else (MEASURING.md)."
+        f"within {within}. Two runs of one configuration are taken to differ by 0.5 %, by 3 % "
+        "where several processes were started once, by 5 % where a row has one number alone "
+        "(MEASURING.md)."
     )
 
 

@@ -6,19 +6,22 @@ are starts. Predictions are no rows; nor is what a sweep itself took, nor a tota
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 from reports._comparison import verdicts
 from reports._comparison.verdicts import Level
-from verifyscope import fresh_starts, records
+from verifyscope import fresh_starts, passes, records
 from verifyscope.contests import latest
 from verifyscope.records import TRACE_OPS, Environment, Finding, Measurement
 
 _TRACE_STEP = TRACE_OPS[1]
 _TRACE_TOTALS = (TRACE_OPS[0], TRACE_OPS[2])
 _SWEEP_OPS = ("process_start", "sweep")
+_NOISY = 75  # the percentile of the rows' noise that a single number is taken to have
 
 Key = tuple[object, ...]
 
@@ -77,7 +80,7 @@ def read(name: str, path: Path, warnings: list[str]) -> Run:
 
 def is_row(one: Measurement) -> bool:
     """Say whether a measurement can be compared by itself."""
-    if one.source == "predicted" or one.op in _TRACE_TOTALS:
+    if one.source == "predicted" or one.op in _TRACE_TOTALS or one.op == passes.FIT:
         return False
     return not (one.part == "host" and one.op in _SWEEP_OPS)
 
@@ -140,7 +143,23 @@ def _rows(groups: Iterable[list[Measurement]], kept: Mapping[str, Sequence[float
         found += [
             Row(last=last, level=level) for (last, _), level in zip(pairs, levels, strict=True)
         ]
-    return found
+    return _as_noisy_as_others(found)
+
+
+def _as_noisy_as_others(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, of which measured single numbers are as noisy as samples of the others."""
+    noise = [
+        verdicts.of_one_sample(row.level.behind)
+        for row in rows
+        if row.level is not None and row.level.basis == "samples" and row.last.source == "measured"
+    ]
+    most = float(np.percentile(noise, _NOISY)) if noise else 0.0
+    return [
+        replace(row, level=replace(row.level, spread=max(row.level.spread, most)))
+        if row.level is not None and row.level.basis == "assumed" and row.last.source == "measured"
+        else row
+        for row in rows
+    ]
 
 
 def _level(group: Sequence[Measurement], kept: Mapping[str, Sequence[float]]) -> Level | None:
@@ -151,6 +170,8 @@ def _level(group: Sequence[Measurement], kept: Mapping[str, Sequence[float]]) ->
     last = timed[-1]
     if len(timed) > 1:
         return verdicts.level(median(medians), starts=medians)
+    # A server is several processes, too, whatever its log says of ranks.
+    several = (last.ranks or 1) > 1 or (last.source == "imported" and is_whole(last))
     interval = None
     if last.low_s and last.high_s:
         interval = (last.low_s, last.high_s)
@@ -162,4 +183,5 @@ def _level(group: Sequence[Measurement], kept: Mapping[str, Sequence[float]]) ->
         interval=interval,
         count=last.count,
         p90_s=last.p90_s,
+        several=several,
     )

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from reports import _budget
 from reports._comparison.matching import Matched, Pair
 from reports._comparison.runs import Row, Run
+from reports._comparison.verdicts import NORMAL_95
 from verifyscope import passes
 from verifyscope.parts import IDLE, UNEXPLAINED, class_of
 from verifyscope.predictions import WHOLE
@@ -63,6 +64,13 @@ class Split:
     whole: Part
     parts: tuple[Part, ...]
     is_sum: bool = False
+
+    @property
+    def is_clear(self) -> bool:
+        """Say whether the whole changed beyond the 95 % interval of its own change."""
+        spread_s = self.whole.spread_s
+        beyond = 0.0 if spread_s is None else NORMAL_95 * spread_s
+        return abs(self.whole.change_s) > beyond
 
     @property
     def largest(self) -> Part:
@@ -265,8 +273,11 @@ def _summed(name: str, parts: Iterable[Part]) -> Part:
 def _part(name: str, old: Row, new: Row) -> Part:
     if old.level is None or new.level is None:
         raise ValueError(f"{name} has no time in one of the runs")
+    between = max(old.level.between, new.level.between)
     spread_s = math.hypot(
-        old.level.median_s * old.level.spread, new.level.median_s * new.level.spread
+        old.level.median_s * old.level.spread,
+        new.level.median_s * new.level.spread,
+        between * math.sqrt(old.level.median_s * new.level.median_s),
     )
     return Part(name=name, old_s=old.level.median_s, new_s=new.level.median_s, spread_s=spread_s)
 

@@ -1,7 +1,7 @@
 """Verdicts on many rows at once that two runs of one configuration do not trip.
 
     change of a row = log(new median / old median)
-    spread^2        = spread^2 of both medians + RUN_TO_RUN^2
+    spread^2        = spread^2 of both medians + what two runs differ by^2
 
 A row is faster or slower only if both hold: its change is beyond `same_within`, and it is beyond
 chance among all rows that were compared (Benjamini and Hochberg 1995 at FALSE_ALARMS: where
@@ -12,22 +12,25 @@ The spread of a median comes from the surest source that a row has:
 
     starts     medians of fresh starts, or of the same row measured again: what differs between
                processes is in it. Few starts borrow from those of the run's other rows.
-    samples    the bootstrap of stats.py over the raw samples
+    samples    the bootstrap of stats.py over the raw samples, or what BLOCKS of them in the order
+               they were taken differ by, if that is more: samples that drift are not independent
     interval   the printed 95 % interval
     tail       p90 over a known count: (p90 - median) / 1.28 is one deviation
-    assumed    one number, or fewer than FEW values, which may agree by accident: UNKNOWN, said so
+    assumed    one number, or fewer than FEW values, which may agree by accident: UNKNOWN, or as
+               much as single samples of the run's other rows differ, if that is more; it says so
 
 Where starts or samples are known, their ranks must agree, whatever their distribution: the test of
 Mann and Whitney (1947) from ENOUGH_TO_RANK on each side, or all of one beyond all of the other.
 
-RUN_TO_RUN and UNKNOWN are what is known of two runs of one configuration: they differ by 0.5 % to
-10 % (reports of serving benchmarks, 2026). Probabilities are those of Student's t in the
-approximation of Wallace (1959).
+Two runs of one configuration differ by 0.5 % to 10 % (reports of serving benchmarks, 2026). So one
+process is taken to differ by RUN_TO_RUN from run to run, several processes that were started once
+by SEVERAL, so that 10 % are three deviations, and a single number by UNKNOWN. Probabilities are
+those of Student's t in the approximation of Wallace (1959).
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -36,12 +39,16 @@ from verifyscope.stats import SAME_WITHIN, Verdict, spread_of_median
 
 FALSE_ALARMS = 0.01
 RUN_TO_RUN = 0.005
+SEVERAL = 0.03
 UNKNOWN = 0.05
 FEW = 5
+BLOCKS = 5
 ENOUGH_TO_RANK = 8
+_DRIFTS = 1.5  # times what independent samples would differ by: their number no longer counts
 _ASSUMED = UNKNOWN / math.sqrt(2)  # of one of two runs
-_NORMAL_95 = 1.96
+NORMAL_95 = 1.96
 _NORMAL_90_ONE_SIDED = 1.2816
+_NORMAL_MAD = 1.4826
 # The variance of a median is pi / 2 times that of a mean.
 _MEDIAN = math.pi / 2
 _MOST_BORROWED = 10
@@ -54,7 +61,8 @@ _ORDER: tuple[Basis, ...] = ("exact", "starts", "samples", "interval", "tail", "
 class Level:
     """One median in one run: `spread` is the deviation of its logarithm, of `degrees` degrees.
 
-    degrees: None is so many that they do not matter. behind: the starts or samples of it.
+    degrees: None is so many that they do not matter. behind: the starts or samples of it. between:
+    what two runs of one configuration differ by.
     """
 
     median_s: float
@@ -62,6 +70,7 @@ class Level:
     degrees: int | None
     basis: Basis
     behind: tuple[float, ...] = ()
+    between: float = RUN_TO_RUN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +78,7 @@ class Change:
     """New against old: the ratio of medians with its 95 % interval, and the verdict.
 
     basis: the weaker source of the two spreads. chance: that as large a change comes by chance.
+    between: what of the interval is the difference of two runs.
     """
 
     ratio: float
@@ -77,6 +87,7 @@ class Change:
     chance: float
     verdict: Verdict
     basis: Basis
+    between: float = RUN_TO_RUN
 
 
 def level(
@@ -87,8 +98,24 @@ def level(
     interval: tuple[float, float] | None = None,
     count: int | None = None,
     p90_s: float | None = None,
+    several: bool = False,
 ) -> Level:
-    """Return what is known of a median, of all its sources by the surest one."""
+    """Return what is known of a median, of all its sources by the surest one.
+
+    several: it is of several processes; their starts hold what these differ by.
+    """
+    found = _level(median_s, starts, samples, interval, count, p90_s)
+    return replace(found, between=SEVERAL) if several and found.basis != "starts" else found
+
+
+def _level(
+    median_s: float,
+    starts: Sequence[float],
+    samples: Sequence[float],
+    interval: tuple[float, float] | None,
+    count: int | None,
+    p90_s: float | None,
+) -> Level:
     if len(starts) >= 2:
         spread = deviation(starts) / math.sqrt(len(starts))
         return Level(
@@ -99,12 +126,14 @@ def level(
             behind=tuple(starts),
         )
     if len(samples) >= 2 and min(samples) > 0:
-        found = spread_of_median(samples)
+        of_all, of_blocks = spread_of_median(samples), drift(samples)
+        found = max(of_all, of_blocks)
         assumed = len(samples) < FEW and found < _ASSUMED
+        degrees = BLOCKS - 1 if of_blocks > _DRIFTS * of_all else len(samples) - 1
         return Level(
             median_s=median_s,
             spread=_ASSUMED if assumed else found,
-            degrees=None if assumed else len(samples) - 1,
+            degrees=None if assumed else degrees,
             basis="assumed" if assumed else "samples",
             behind=tuple(samples),
         )
@@ -115,6 +144,23 @@ def level(
         spread = one * math.sqrt(_MEDIAN / count)
         return Level(median_s=median_s, spread=spread, degrees=count - 1, basis="tail")
     return Level(median_s=median_s, spread=_ASSUMED, degrees=None, basis="assumed")
+
+
+def drift(samples: Sequence[float]) -> float:
+    """Return the deviation of the median by that of the medians of BLOCKS; 0 of fewer than 2 each.
+
+    samples: in the order in which they were taken.
+    """
+    if len(samples) < 2 * BLOCKS:
+        return 0.0
+    blocks = np.array_split(np.asarray(samples, dtype=np.float64), BLOCKS)
+    return deviation([float(np.median(block)) for block in blocks]) / math.sqrt(BLOCKS)
+
+
+def of_one_sample(samples: Sequence[float]) -> float:
+    """Return the deviation of the logarithm of a single sample, by the median deviation."""
+    logs = np.log(np.asarray(samples, dtype=np.float64))
+    return float(_NORMAL_MAD * np.median(np.abs(logs - np.median(logs))))
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -144,15 +190,8 @@ def borrowed(levels: Sequence[Level]) -> list[Level]:
         others = min(_MOST_BORROWED, sum(degrees) - one.degrees)
         own = one.spread**2 * len(one.behind)
         variance = (others * mean + one.degrees * own) / (others + one.degrees)
-        found.append(
-            Level(
-                median_s=one.median_s,
-                spread=math.sqrt(variance / len(one.behind)),
-                degrees=others + one.degrees,
-                basis="starts",
-                behind=one.behind,
-            )
-        )
+        spread = math.sqrt(variance / len(one.behind))
+        found.append(replace(one, spread=spread, degrees=others + one.degrees))
     return found
 
 
@@ -190,18 +229,19 @@ def pooled(changes: Sequence[Change]) -> Change | None:
         return None
     logs = [math.log(one.ratio) for one in changes]
     variances = [
-        max(0.0, (math.log(one.high / one.low) / 2 / _NORMAL_95) ** 2 - RUN_TO_RUN**2)
+        max(0.0, (math.log(one.high / one.low) / 2 / NORMAL_95) ** 2 - one.between**2)
         for one in changes
     ]
-    mean, count = sum(logs) / len(logs), len(logs)
-    spread = math.sqrt(sum(variances) / count**2 + RUN_TO_RUN**2)
+    mean, count, between = sum(logs) / len(logs), len(logs), max(one.between for one in changes)
+    spread = math.sqrt(sum(variances) / count**2 + between**2)
     return Change(
         ratio=math.exp(mean),
-        low=math.exp(mean - _NORMAL_95 * spread),
-        high=math.exp(mean + _NORMAL_95 * spread),
+        low=math.exp(mean - NORMAL_95 * spread),
+        high=math.exp(mean + NORMAL_95 * spread),
         chance=math.erfc(abs(mean) / spread / math.sqrt(2)),
         verdict="unsure",
         basis=max((one.basis for one in changes), key=_ORDER.index),
+        between=between,
     )
 
 
@@ -213,18 +253,20 @@ def judged(pooled: Sequence[Change], *, same_within: float = SAME_WITHIN) -> lis
 
 def _tested(old: Level, new: Level) -> Change:
     change = math.log(new.median_s / old.median_s)
-    variance = old.spread**2 + new.spread**2 + RUN_TO_RUN**2
+    between = max(old.between, new.between)
+    variance = old.spread**2 + new.spread**2 + between**2
     spread = math.sqrt(variance)
     return Change(
         ratio=math.exp(change),
-        low=math.exp(change - _NORMAL_95 * spread),
-        high=math.exp(change + _NORMAL_95 * spread),
+        low=math.exp(change - NORMAL_95 * spread),
+        high=math.exp(change + NORMAL_95 * spread),
         chance=max(
             _chance(change / spread, _degrees(old, new, variance)),
             chance_of_ranks(old.behind, new.behind),
         ),
         verdict="unsure",
         basis=max(old.basis, new.basis, key=_ORDER.index),
+        between=between,
     )
 
 
@@ -267,14 +309,7 @@ def chance_of_ranks(old: Sequence[float], new: Sequence[float]) -> float:
 def _with_verdict(one: Change, beyond_chance: bool, same_within: float) -> Change:
     moved = _beyond(one.ratio, same_within) if beyond_chance else None
     same = 1 - same_within <= one.low and one.high <= 1 + same_within
-    return Change(
-        ratio=one.ratio,
-        low=one.low,
-        high=one.high,
-        chance=one.chance,
-        verdict=moved or ("same" if same else "unsure"),
-        basis=one.basis,
-    )
+    return replace(one, verdict=moved or ("same" if same else "unsure"))
 
 
 def _beyond(ratio: float, same_within: float) -> Verdict | None:
@@ -285,7 +320,7 @@ def _beyond(ratio: float, same_within: float) -> Verdict | None:
 
 def _of_interval(median_s: float, interval: tuple[float, float], count: int | None) -> Level:
     """Return the level of a printed interval; few values may agree by accident."""
-    spread = math.log(interval[1] / interval[0]) / 2 / _NORMAL_95
+    spread = math.log(interval[1] / interval[0]) / 2 / NORMAL_95
     degrees = None if count is None else max(1, count - 1)
     if count is not None and count < FEW and spread < _ASSUMED:
         return Level(median_s=median_s, spread=_ASSUMED, degrees=None, basis="assumed")

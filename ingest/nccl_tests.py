@@ -160,7 +160,7 @@ def tables(lines: Iterable[tuple[int, str]]) -> Iterator[Table]:
     yield from reader.finished()
 
 
-def library_version(code: int) -> str:
+def loaded_version(code: int) -> str:
     """Return the version that NCCL's number names: 2804 -> "2.8.4", 22907 -> "2.29.7"."""
     base = 1000 if code < 10000 else 10000
     return f"{code // base}.{code % base // 100}.{code % 100}"
@@ -342,7 +342,7 @@ class _Reader:
         self.table = replace(
             self.table,
             tool=f"{found[1]} {found[2]}",
-            nccl_version=library_version(int(code[1])) if code else None,
+            nccl_version=loaded_version(int(code[1])) if code else None,
             backend=" ".join(filter(None, backend.groups())) if backend else None,
         )
 

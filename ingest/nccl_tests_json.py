@@ -15,7 +15,7 @@ import msgspec
 
 from ingest import json_documents, nccl_records
 from ingest.log import Log
-from ingest.nccl_tests import TYPE_BYTES, Device, Row, Table, Timing, library_version
+from ingest.nccl_tests import TYPE_BYTES, Device, Row, Table, Timing, loaded_version
 from verifyscope.records import Finding, Measurement
 
 EXAMPLE = '{"version":2,"start_time":"2026-01-05 10:00:00","args":["all_reduce_perf", ...], ...'
@@ -116,7 +116,7 @@ def table(found: _File) -> Table:
     made = Table(
         line=1,
         tool="nccl-tests",
-        nccl_version=library_version(found.nccl_version) if found.nccl_version else None,
+        nccl_version=loaded_version(found.nccl_version) if found.nccl_version else None,
         name=program if _TEST.fullmatch(program) else None,
         options=tuple(
             (name, value)

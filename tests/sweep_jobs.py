@@ -89,7 +89,7 @@ def probed(spec: Spec, at: int = 0, *, library: str = "2.13.0", **verdict: Any) 
     return ProbeDone(
         combination=at,
         verdicts=tuple(Verdict(point=p, **given) for p in range(len(spec.points))),
-        library_version=library,
+        loaded_version=library,
         devices=tuple(
             Device(
                 rank=r, node=r // spec.local_ranks, pid=100 + r, device=r, bus="cpu", name="x86_64"

@@ -359,7 +359,7 @@ def test_settings_are_read_by_name_and_nothing_else_is() -> None:
         "attention_backend='fa3', speculative_attention_mode='decode', tp_size=8)\n"
         "non-default args: "
         "{'tensor_parallel_size': 8, 'hf_token': 'hf_secret', 'dtype': 'bfloat16'}\n"
-        "NCCL_PROTO=Simple MY_API_KEY=sk-other python -m x --attention-backend=/root/x --tp 4\n"
+        "NCCL_PROTO=Simple MY_API_KEY=sk-other python -m x --attention-backend=/home/x --tp 4\n"
     )
     text += lines.steady(10.0)
     found = {name: one.value for name, one in facts_of(text).settings.items()}

@@ -190,3 +190,13 @@ def test_all_reduces_of_a_profiled_pass_are_its_own(page: Page) -> None:
     assert "260 us of it are all-reduces (measured by a profiler, eager)" in verdict(
         page, [whole, told]
     )
+
+
+def test_a_profilers_part_that_is_longer_than_the_timed_pass_is_no_part_of_it(page: Page) -> None:
+    whole = forward("eager", 1000.0)
+    told = forward("eager", 2600.0)
+    told = msgspec.structs.replace(told, op="forward_class", part="all_reduce")
+    said = verdict(page, [GPU, whole, told])
+    assert "All-reduces took 2.60 ms in other passes (measured by a profiler, eager)" in said
+    assert "what they take of it is not known" in said
+    assert "of it are all-reduces" not in said

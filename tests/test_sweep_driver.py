@@ -57,7 +57,7 @@ class Team:
             device=device,
             bus="0",
             name="G",
-            library_version="2.29.7",
+            loaded_version="2.29.7",
             read_back=back,
         )
         if reason := self.lost.get((device, job.purpose)):

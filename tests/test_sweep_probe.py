@@ -38,7 +38,7 @@ def rank(number: int, settings: dict[str, str], **others: object) -> Joined:
         device=number,
         bus="0",
         name="GPU",
-        library_version="2.29.7",
+        loaded_version="2.29.7",
         read_back=ReadBack(
             settings=settings, files=files, bound=bound if isinstance(bound, str) else None
         ),

@@ -564,7 +564,7 @@ def test_an_environment_in_a_trace_and_a_path_in_a_name_reach_nothing(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     made = model(8)
-    made.header = {"metadata": {"system": {"env": {"HF_TOKEN": CANARY}}}, "traceName": "/root/x"}
+    made.header = {"metadata": {"system": {"env": {"HF_TOKEN": CANARY}}}, "traceName": "/home/x"}
     made.gpu("/home/alice/secret/kernel_17", 9000, 10, correlation=999)
     made.events.append({"cat": "cpu_op", "name": CANARY, "ts": 1, "dur": 2})
     file, records = tmp_path / "t.json", tmp_path / "r.jsonl"

@@ -133,7 +133,7 @@ class Driver:
             ProbeDone(
                 combination=at,
                 verdicts=probe.verdicts(known, self.state.spec.points),
-                library_version=seen.group.ranks[0].library_version,
+                loaded_version=seen.group.ranks[0].loaded_version,
                 devices=tuple(map(self._device, seen.group.ranks)),
                 join_s=seen.group.seconds,
                 wall_s=time.monotonic() - began,

@@ -65,7 +65,7 @@ class ProbeDone(_Event, tag="probed", frozen=True, kw_only=True):
 
     combination: int
     verdicts: tuple[Verdict, ...]
-    library_version: str
+    loaded_version: str
     devices: tuple[Device, ...]
     join_s: float
     wall_s: float

@@ -66,7 +66,7 @@ class ReadBack:
 class Joined:
     """A rank is in the group: its process, its device, and what it read back of its settings.
 
-    library_version: the version of NCCL that is loaded; with gloo that of torch, which holds gloo.
+    loaded_version: the version of NCCL that is loaded; with gloo that of torch, which holds gloo.
     """
 
     rank: int
@@ -74,7 +74,7 @@ class Joined:
     device: int
     bus: str
     name: str
-    library_version: str
+    loaded_version: str
     read_back: ReadBack
 
 

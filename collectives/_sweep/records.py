@@ -195,7 +195,7 @@ class Recorder:
             chooses = moves(row.combination, self.backend).chooses
             library = "nccl_version" if device and chooses else "torch_version"
             if chooses or not device:
-                method[library] = probe.library_version
+                method[library] = probe.loaded_version
         if row.starts:
             method |= _starts(row)
         stress = self.state.stresses.get(at)

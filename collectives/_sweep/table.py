@@ -47,7 +47,7 @@ class Table:
         """Yield the lines before the rows."""
         spec = self.spec
         sizes = [point.size_bytes for point in spec.points]
-        library = self._library(probe.library_version)
+        library = self._library(probe.loaded_version)
         name, _, words = combination.label.partition(" ")
         named = f' combination="{words}"' if words else ""
         yield f"# verifyscope version {version()} backend={name}{named} {library}"

@@ -169,7 +169,7 @@ def _joined(job: Job, rank: int, device: torch.device, read_back: ReadBack) -> J
         device=rank - job.first_rank if device.index is None else device.index,
         bus=bus,
         name=name,
-        library_version=library,
+        loaded_version=library,
         read_back=read_back,
     )
 

@@ -1,17 +1,19 @@
 """The section of changes: what was measured in more than one environment, and how it differs.
 
-Each point of the first environment is the old time, the same point of a later one the new. The
-largest changes stand first; those that are the same, or within the noise, are only counted.
+Each point of the first environment is the old time, the same point of a later one the new. All are
+judged together, as two runs are (reports/_comparison/verdicts.py). The largest changes stand first;
+those that are the same, or within the noise, are only counted.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from reports import _text
 from reports._collected import Collected, is_collective
+from reports._comparison import runs, verdicts
 from reports._markdown import code, table, text
-from reports._points import Ratio, Samples, compared
+from reports._points import Ratio, Samples
 from verifyscope import records
 from verifyscope.records import Measurement
 
@@ -35,8 +37,19 @@ def changes(found: Collected) -> list[Change]:
     pairs = _pairs((*found.kernels, *found.collectives))[:_MOST_COMPARED]
     ids = {one.id for pair in pairs for one in pair}
     samples: Samples = records.samples(found.paths, ids, warnings=found.warnings)
-    compared_pairs = [Change(old, new, compared(new, old, samples=samples)) for old, new in pairs]
-    return sorted(compared_pairs, key=_size, reverse=True)
+    return sorted(_judged(pairs, samples), key=_size, reverse=True)
+
+
+def _judged(pairs: Sequence[tuple[Measurement, Measurement]], samples: Samples) -> Iterator[Change]:
+    known = [
+        (old, new, before, after)
+        for old, new in pairs
+        for before, after in [[runs.level_of([one], samples) for one in (old, new)]]
+        if before is not None and after is not None
+    ]
+    judged = verdicts.changes([(before, after) for *_, before, after in known])
+    for (old, new, *_), one in zip(known, judged, strict=True):
+        yield Change(old, new, Ratio(one.ratio, one.verdict, one.basis == "samples"))
 
 
 def counts(several: Sequence[Change], found: Collected) -> list[str]:

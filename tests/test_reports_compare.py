@@ -472,7 +472,7 @@ def test_a_single_number_is_as_noisy_as_the_samples_of_other_rows(
             single = kernel("once", median_us, id=f"{name}-once", count=1, low_s=None, high_s=None)
             others = rows(seed=seed, kernels={"often": 1.0}, noise=noise)
             sides.append(run(tmp_path / f"{name}{noise}", GPU, others, [single]))
-        compared.of(*sides)
+        compared.of(sides[0], sides[1])
         assert compared.verdicts["once"] == [expected]
         assert set(compared.verdicts["often"]) <= {"same", "unsure"}
 

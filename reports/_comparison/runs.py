@@ -131,7 +131,7 @@ def _rows(groups: Iterable[list[Measurement]], kept: Mapping[str, Sequence[float
     by_op: dict[tuple[str, str], list[tuple[Measurement, Level]]] = {}
     found = []
     for group in groups:
-        known = _level(group, kept)
+        known = level_of(group, kept)
         if known is None:
             found.append(Row(last=group[-1], level=None))
         else:
@@ -162,7 +162,11 @@ def _as_noisy_as_others(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _level(group: Sequence[Measurement], kept: Mapping[str, Sequence[float]]) -> Level | None:
+def level_of(group: Sequence[Measurement], kept: Mapping[str, Sequence[float]]) -> Level | None:
+    """Return what is known of the median of a row that was measured as often as `group` says.
+
+    kept: raw samples by the ids of their measurements. None where the row has no time.
+    """
     timed = [one for one in group if one.median_s]
     if not timed:
         return None

@@ -86,7 +86,7 @@ def points(found: Collected) -> list[OperatingPoint]:
     """Return every operating point, by file or pass and then by requests."""
     records = [one for one in (*found.kernels, *found.passes) if one.median_s]
     plains = list(plain_steps(records))
-    made = [*_cycles(records, plains), *_tables(records, plains), *_passes(records, plains)]
+    made = [*_cycles(records, plains), *_tables(records, plains), *_passes(found, records, plains)]
     return sorted(made, key=lambda one: (one.name, one.requests or 0, one.rows or 0))
 
 
@@ -199,7 +199,7 @@ def _tables(
 
 
 def _passes(
-    records: Sequence[Measurement], plains: Sequence[PlainStep]
+    found: Collected, records: Sequence[Measurement], plains: Sequence[PlainStep]
 ) -> Iterator[OperatingPoint]:
     for one in records:
         rows = _whole(one, "rows")
@@ -207,7 +207,11 @@ def _passes(
             continue
         requests = _whole(one, "requests") or 1
         yield OperatingPoint(
-            name=f"measured pass, {one.case}" + (f", {one.launch}" if one.launch else ""),
+            name=", ".join(
+                word
+                for word in ("measured pass", one.case, one.launch, found.on_cpu(one) and "CPU")
+                if word
+            ),
             seconds=one.median_s or 0.0,
             is_cycle=False,
             requests=requests,

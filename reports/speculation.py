@@ -130,10 +130,11 @@ def _line_of(
         raise UsageError("--op and --calls belong together: a kernel and its calls in a pass")
     from reports._calculator import lines
     from verifyscope.contests import latest
-    from verifyscope.records import read
+    from verifyscope.records import Environment, read
 
     warnings: list[str] = []
-    measured = latest(read(run, warnings))
+    records = list(read(run, warnings))
+    measured = latest(records)
     for warning in warnings:
         cli.note(f"warning: {warning}")
     name = ", ".join(map(str, run))
@@ -145,6 +146,12 @@ def _line_of(
     others = [one.what for one in found if one is not chosen]
     if others and line is None:
         cli.note(f"--from holds {len(others)} more; --line names one, such as: {others[0]}")
+    on_cpu = any(
+        isinstance(one, Environment) and one.id == chosen.environment and not one.gpus
+        for one in records
+    )
+    if on_cpu and chosen.source == "measured":
+        cli.note("the line was measured on a CPU: it says nothing about a GPU")
     return chosen
 
 

@@ -153,6 +153,9 @@ def test_a_measured_verify_needs_at_least_its_break_even(tmp_path: Path) -> None
     eager, graph = found(tmp_path, [GPU, *passes()])
     assert (eager.break_even, graph.break_even) == pytest.approx((1.24, 1.5))
     assert (graph.is_cycle, graph.accepted, graph.rows) == (False, None, 4)
+    assert graph.name == "measured pass, kimi-rows4, graph"
+    on_cpu = [msgspec.structs.replace(one, environment="cpu") for one in passes()]
+    assert {one.name[-5:] for one in found(tmp_path / "cpu", [CPU, *on_cpu])} == {", CPU"}
     text = section(collect([tmp_path / "records.jsonl"]), Folder(path=None))
     assert "at least" in text
     assert "Acceptance is missing where the table has none" in text

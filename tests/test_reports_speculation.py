@@ -245,6 +245,9 @@ def test_the_line_of_a_run_is_that_of_its_replayed_passes(ask: Asked, tmp_path: 
     assert how.startswith("measured: forward by stub, graph, cold, model kimi-k2.5, tp 8, context")
     assert "at 1, 2, 4, 8 rows, off by 0.0 % at most" in how
     assert "--from holds 1 more; --line names one, such as: forward by stub, eager" in ask.notes
+    assert "CPU" not in ask.notes
+    on_cpu = write(tmp_path / "cpu.jsonl", [CPU, *passes(environment="cpu")])
+    assert "measured on a CPU: it says nothing about a GPU" in ask.of("--from", on_cpu).notes
     ask.of("--rows 4 --accept-length 2.5 --line eager --from", path.parent)
     assert ask.value("line") == "13.0 ms + 500 us x rows"
 

@@ -36,7 +36,7 @@ class Known:
     """A line, and where it comes from. base_s: None where only the slope is known.
 
     points: (rows, seconds) that it was fitted to; off: how far the worst of them lies from it, as a
-    part of it. at_least: a part of the pass is not in it.
+    part of it. at_least: a part of the pass is not in it. environment: of its records, by id.
     """
 
     source: Source | None
@@ -46,6 +46,7 @@ class Known:
     points: tuple[tuple[int, float], ...] = ()
     off: float | None = None
     at_least: bool = False
+    environment: str | None = None
 
     @classmethod
     def given(cls, base_s: float | None, slope_s: float) -> "Known":
@@ -92,6 +93,7 @@ def of_passes(measured: Sequence[Measurement]) -> list[Known]:
         what = _words(first, f"{first.op} by {first.implementation}", _pass_dims(first))
         line = _fitted(what, by_rows, source=first.source)
         if line is not None:
+            line = replace(line, environment=first.environment)
             ranked.append((_rank(line, first.launch), line))
     return [line for _, line in sorted(ranked, key=lambda one: one[0])]
 
@@ -141,7 +143,7 @@ def of_op(measured: Iterable[Measurement], op: str, *, calls: int) -> list[Known
         what = _words(first, name, _op_dims(first))
         line = _fitted(what, by_rows, source=first.source, calls=calls)
         if line is not None:
-            found.append(replace(line, base_s=None, at_least=True))
+            found.append(replace(line, base_s=None, at_least=True, environment=first.environment))
     return sorted(found, key=lambda line: (-len(line.points), line.slope_s))
 
 

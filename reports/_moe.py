@@ -348,15 +348,19 @@ def _claim_order(one: Measurement) -> tuple[str, str, str, int, str]:
 
 def missing(moe: Moe) -> list[str]:
     """Return what is not in the records, and how to get it."""
+    if not moe.is_there:
+        command = code("pytest suites/ --benchmark-only -k moe")
+        return [f"**MoE**: no kernel was timed, built or predicted: {command}."]
     lines = []
     if not any(row.point.main.kind == "own" for op in moe.ops for row in op.rows):
         command = code("pytest suites/ --benchmark-only -k fused_moe")
-        lines.append(f"No own kernel of the experts was timed: on a GPU, {command}.")
+        lines.append(f"**MoE**: no own kernel of the experts was timed: on a GPU, {command}.")
     if not moe.builds:
         command = code("python -m kernels --compile --op fused_moe --records FILE")
-        lines.append(f"No compiled kernel: {command}; no GPU is needed.")
+        lines.append(f"**MoE**: no kernel was built: {command}; no GPU is needed.")
     if not moe.others:
         lines.append(
-            f"No tables of others: {code('python -m ingest FILE --records FILE')} reads them."
+            f"**MoE**: no tables of others: {code('python -m ingest FILE --records FILE')} "
+            f"reads them."
         )
     return lines

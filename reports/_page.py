@@ -24,6 +24,7 @@ from reports import (
     _kernels,
     _marks,
     _method,
+    _missing,
     _moe,
     _not_run,
     _packed,
@@ -118,6 +119,14 @@ def _marked(found: Collected, drawn: Folder, command: str) -> str:
         speculation=_speculation.section(found, drawn),
         compiled=_compiled_view(builds, (*attention.builds, *moe.builds)),
         not_run=_not_run_view(not_run),
+        missing=bullets(
+            _missing.missing(
+                found,
+                of_the_pass=_where.missing(found, passes),
+                of_attention=_attention.missing(attention),
+                of_experts=_moe.missing(moe),
+            )
+        ),
         method=_method_view(found, kernels),
         warnings=[text(warning) for warning in found.warnings],
     )

@@ -29,6 +29,7 @@ from reports import (
     _not_run,
     _packed,
     _pass_drawing,
+    _provenance,
     _speculation,
     _stub_passes,
     _sweep,
@@ -63,13 +64,15 @@ class MadeBy:
 
 def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
     """Write report.md, its plots and report.html, made by `command`, into `folder`."""
-    page = _single_blank_lines(_marked(found, Folder(path=folder if plots else None), command))
-    (folder / "report.md").write_text(_marks.removed(page), encoding="utf-8")
     every = _packed.every(found)
+    by_id = {one.id: one for one in every}
+    page = _single_blank_lines(_marked(found, Folder(path=folder if plots else None), command))
+    page = _provenance.said(page, by_id, found)
+    (folder / "report.md").write_text(_marks.removed(page), encoding="utf-8")
     html = _html.page(
         page,
         plots=folder if plots else None,
-        records={one.id: one for one in every},
+        records=by_id,
         packed=_packed.packed(every, found),
         drawing=_pass_drawing.drawing(found, _budget.passes(found.predicted)),
     )

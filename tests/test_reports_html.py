@@ -157,9 +157,9 @@ def test_the_packed_records_are_all_there_with_where_and_how_they_were_made(
     assert of("how", at["a1"]) == "verify graph cold"
     assert (of("machine", at["a1"]), of("machine", at["b2"])) == ("A", "B, CPU")
     assert medians[at["c3"]] is None
-    assert of("reason", at["c3"]) == "needs a CUDA device; this machine has none"
+    assert of("says", at["c3"]) == "needs a CUDA device; this machine has none"
     rest = next(place for place in range(4) if place not in at.values())
-    assert (of("source", rest), of("origin", rest)) == ("imported", "log.txt:8192")
+    assert (of("kind", rest), of("origin", rest)) == ("imported", "log.txt:8192")
 
 
 def test_more_records_than_fit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

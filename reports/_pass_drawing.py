@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from reports import _budget, _forecast, _plots, _text
+from reports import _budget, _forecast, _plot_style, _text
 from reports._collected import Collected
 from reports._forecast import Forecast
 from reports._verdict import measured_passes, same_case
@@ -149,4 +149,4 @@ def _legend(modes: Sequence[_Mode]) -> str:
 
 
 def _colour(name: str) -> str:
-    return "#444444" if name == _HOST else _plots.colour(name)
+    return "#444444" if name == _HOST else _plot_style.class_colour(name)

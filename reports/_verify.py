@@ -104,7 +104,7 @@ def curves_table(curves: list[Curve], found: Collected) -> str:
                 differing(curve, curves),
                 _text.duration(curve.one_s),
                 *ratios,
-                _fit(curve),
+                fit_words(curve),
             )
         )
     header = ("implementation", "point", "T=1", *(f"T={t}" for t in tokens), "fit")
@@ -133,7 +133,8 @@ def _fixed(measured: Measurement) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _fit(curve: Curve) -> str:
+def fit_words(curve: Curve) -> str:
+    """Return "base + slope x T" with its figures; a dash where there is no fit."""
     fitted = curve.fit()
     if fitted is None:
         return _text.NOT_KNOWN

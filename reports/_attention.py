@@ -189,5 +189,5 @@ def _form_cell(one: Measurement | None, verify: Measurement) -> str:
     size = _text.size(moved if isinstance(moved, int | float) else None)
     words = f"{_text.median(one)}, {size}"
     if one is not verify:
-        words += f", {_text.ratio(_text.divided(one.median_s, verify.median_s))} x"
+        words += f", {_text.quotient(one, verify, f'{one.mode} / verify')} x"
     return marked(one)(words)

@@ -22,6 +22,7 @@ _MARK = re.compile(f"{_OPEN}([^{_END_OF_IDS}]*){_END_OF_IDS}([^{_CLOSE}]*){_CLOS
 _ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 _WEAKEST: tuple[Source, ...] = ("predicted", "imported", "measured")
 _COMPUTED = "= "
+_NOTHING = ("", "–")
 
 
 def of(record: Measurement, words: str) -> str:
@@ -29,11 +30,26 @@ def of(record: Measurement, words: str) -> str:
     return _marked([record], "", words)
 
 
-def derived(words: str, records: Iterable[Measurement | None], formula: str) -> str:
-    """Return `words` as what was computed from records; "–" and "" stay as they are."""
-    if words in ("", "–"):
+def derived(
+    words: str,
+    records: Iterable[Measurement | None],
+    formula: str,
+    *,
+    predicted: bool = False,
+) -> str:
+    """Return `words` as what was computed from records; "–" and "" stay as they are.
+
+    predicted: it is no measured time, whatever the records are: a floor of their bytes.
+    """
+    if words in _NOTHING:
         return words
-    return _marked([one for one in records if one is not None], _COMPUTED + formula, words)
+    known = [one for one in records if one is not None]
+    return _marked(known, _COMPUTED + formula, words, predicted=predicted)
+
+
+def told(words: str, record: Measurement, name: str) -> str:
+    """Return `words` as what a record holds beside its time, under the name `name`."""
+    return words if words in _NOTHING else _marked([record], f"{name} of the record", words)
 
 
 def cited(words: str, records: Iterable[Measurement], place: str) -> str:
@@ -61,7 +77,7 @@ def as_html(body: str, records: Mapping[str, Measurement]) -> str:
     """Return HTML whose marked numbers carry the class of their source and their records' ids."""
 
     def element(found: re.Match[str]) -> str:
-        names, _, quoted = found[1].partition(_ABOUT)
+        names, quoted, counts_as = (*found[1].split(_ABOUT), "", "")[:3]
         known = [records[name] for name in names.split() if name in records]
         if not known or (not quoted and known[0].median_s is None):
             return found[2]
@@ -69,7 +85,8 @@ def as_html(body: str, records: Mapping[str, Measurement]) -> str:
         computed = "derived " if about.startswith(_COMPUTED) else ""
         exact = f'data-f="{escape(about)}"' if about else f'data-s="{known[0].median_s!r}"'
         joined = " ".join(one.id for one in known)
-        return f'<a class="n {computed}{weakest(known)}" data-r="{joined}" {exact}>{found[2]}</a>'
+        source = counts_as or weakest(known)
+        return f'<a class="n {computed}{source}" data-r="{joined}" {exact}>{found[2]}</a>'
 
     return _MARK.sub(element, body)
 
@@ -79,7 +96,9 @@ def weakest(records: Sequence[Measurement]) -> Source:
     return min((one.source for one in records), key=_WEAKEST.index)
 
 
-def _marked(records: Sequence[Measurement], about: str, words: str) -> str:
+def _marked(
+    records: Sequence[Measurement], about: str, words: str, *, predicted: bool = False
+) -> str:
     names = dict.fromkeys(one.id for one in records if _ID.fullmatch(one.id) is not None)
     if not names:
         return words
@@ -88,4 +107,5 @@ def _marked(records: Sequence[Measurement], about: str, words: str) -> str:
         quote(one_line(about), safe="").replace("_", "%5F").replace("~", "%7E") if about else ""
     )
     told = " ".join([*names][:MOST_RECORDS]) + (f"{_ABOUT}{quoted}" if quoted else "")
+    told += f"{_ABOUT}predicted" if predicted else ""
     return f"{_OPEN}{told}{_END_OF_IDS}{removed(words)}{_CLOSE}"

@@ -109,7 +109,7 @@ def _marked(found: Collected, drawn: Folder, command: str) -> str:
             changes=changes,
             stub=_stub_passes.headline(stub),
         ),
-        findings=_findings.shown(found.findings),
+        findings=_findings.shown(found),
         findings_left_out=left_out(_findings.left_out(found.findings), "finding"),
         environments=_environments_view(found),
         kernels=_kernels_view(found, kernels, curves=curves, folder=drawn),

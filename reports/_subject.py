@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from reports import _budget, _forecast
 from reports._collected import Collected
 from reports._forecast import Forecast
-from reports._markdown import code, text
 from verifyscope import hardware, passes
 from verifyscope.records import Measurement, Value
 
@@ -23,7 +22,7 @@ _SAME_PASS = ("model", "tp", "rows", "requests", "context")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """How long a predicted pass took elsewhere: `record` has it, `by` says in Markdown who saw it.
+    """How long a predicted pass took elsewhere: `record` has it, `by` says who saw it.
 
     record is imported, or what the prediction says of the excess.
     """
@@ -180,7 +179,7 @@ def _observed(
         and log.dims.get("rows", rows) == rows
     ]
     if len(same) == 1 and same[0].median_s is not None:
-        place = "a log" if same[0].origin is None else code(same[0].origin.file)
+        place = "a log" if same[0].origin is None else same[0].origin.file
         return Observed(seconds=same[0].median_s, record=same[0], by=f"imported from {place}")
-    by = text(str(held.method.get("observed", "given")))
+    by = str(held.method.get("observed", "given"))
     return Observed(seconds=seconds, record=held, by=f"observed: {by}")

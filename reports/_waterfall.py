@@ -13,7 +13,7 @@ from reports import _budget, _marks, _text
 from reports._collected import Collected
 from reports._forecast import Forecast
 from reports._markdown import code, text
-from reports._steps import Step, Waterfall, merged
+from reports._steps import Step, Waterfall, merged, signed
 from reports._subject import Subject, number, same_case
 from verifyscope import passes
 from verifyscope.parts import CLASSES, IDLE, UNEXPLAINED, Class, class_of
@@ -87,14 +87,14 @@ def _above(one: _budget.Pass) -> Iterator[Step]:
     """Yield what each class takes above its floor, by those who measured it."""
     floors = one.by_class()
     for name, total in one.with_components.by_class().items():
-        floor_s = floors[name].floor_s
-        if name in _COLLECTIVES or floor_s is None or total.seconds is None:
+        floor_s = floors[name].floor_s or 0.0
+        if name in _COLLECTIVES or total.seconds is None:
             continue
         above_s = total.seconds - floor_s
         if above_s:
             given = [record for record in total.records if record not in floors[name].records]
             yield Step(
-                name=f"{name} above its floor",
+                name=f"{name} above its floor" if floor_s else name,
                 seconds=above_s,
                 kind="above",
                 part=name,
@@ -139,7 +139,7 @@ def _idle(played: Measurement, seconds: float) -> Step:
 
 def _how(given: Sequence[Measurement]) -> str:
     names = dict.fromkeys(one.implementation for one in given)
-    return f"predicted: {_text.listed(text(name) for name in names)}" if names else "predicted"
+    return f"predicted: {_text.listed(names)}" if names else "predicted"
 
 
 def _played(subject: Subject) -> Measurement | None:
@@ -275,5 +275,5 @@ def _of_rounds(best: Measurement, whole: Measurement) -> Iterator[str]:
         number(whole.method, f"in_context_unexplained{end}") for end in ("_s", "_low_s", "_high_s")
     )
     if left is not None and low is not None and high is not None:
-        words = f"{_signed(left)} (95 %: {_signed(low)} to {_signed(high)})"
+        words = f"{signed(left)} (95 %: {signed(low)} to {signed(high)})"
         yield f"Round by round, {_marks.derived(words, [whole], 'of its method')} are unexplained."

@@ -45,15 +45,19 @@ def page(
     records: Mapping[str, Measurement],
     packed: str,
     drawing: str,
+    places: Mapping[str, str],
 ) -> str:
     """Return the whole file.
 
     `plots` holds the images that `markdown` names, `records` those of its marks by id; `packed`
-    are the records for the page's own table (reports/_packed.py), `drawing` is a timeline as SVG.
+    are the records for the page's own table (reports/_packed.py), `drawing` is a timeline as SVG,
+    `places` the HTML of paragraphs that are no more than a name of it.
     """
     tokens = _markdown().parse(markdown)
     _set_anchors(tokens)
     body = _Page(plots).render(tokens, _markdown().options, {})
+    for place, html in places.items():
+        body = body.replace(f"<p>{place}</p>", html)
     sections = _sections(_marks.as_html(body, records))
     style, script = _file("page.css"), _file("page.js")
     return _template().render(
@@ -68,6 +72,11 @@ def page(
         drawing=drawing,
         packed=packed,
     )
+
+
+def inline(markdown: str) -> str:
+    """Return a line of Markdown as HTML; marks stay."""
+    return str(_markdown().renderInline(markdown))
 
 
 class _Page(RendererHTML):

@@ -44,7 +44,7 @@ function reach(numbers) { // one stop of the Tab key a table or a paragraph; arr
 
 function dress(table) {
   const body = table.tBodies[0];
-  if (!body) return;
+  if (!body || table.classList.contains("fall")) return; // the steps of a waterfall have their order
   const heads = [...table.tHead.rows[0].cells];
   if (body.rows.length < 2 || !table.tHead.textContent.trim()) return;
   heads.forEach((head, at) => head.textContent.trim() && sortButton(head, () => {

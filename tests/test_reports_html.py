@@ -217,6 +217,7 @@ def test_html_that_is_not_the_templates_own_fold_is_text() -> None:
         records={},
         packed="",
         drawing="",
+        places={},
     )
     read = Read(page)
     assert (len(read.of("details")), read.of("iframe"), read.of("b")) == (1, [], [])

@@ -12,7 +12,7 @@ the same number of requests; else of a file that was read by the same command an
 system (`reports._systems`): logs of several are not put together.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from reports import _systems
@@ -45,11 +45,12 @@ class OperatingPoint:
     """One cycle, or a verify whose cycle is not known (`is_cycle`).
 
     accepted: tokens a request and cycle; `is_implied` by the rate of its runs, not printed.
-    system: what its files name of it, "" where they name nothing.
+    system: what its files name of it, "" where they name nothing; points of one `group` are of one.
     """
 
     name: str
     system: str
+    group: Hashable
     seconds: float
     is_cycle: bool
     requests: int | None
@@ -185,6 +186,7 @@ def _cycles(known: _Known) -> Iterator[OperatingPoint]:
         yield OperatingPoint(
             name=f"{_systems.place(one)}, {one.case}",
             system=known.systems.words(one),
+            group=known.systems.files_with(one),
             seconds=one.median_s or 0.0,
             is_cycle=True,
             requests=requests,
@@ -211,6 +213,7 @@ def _tables(known: _Known) -> Iterator[OperatingPoint]:
         yield OperatingPoint(
             name=f"{_systems.place(verify)}, {verify.case}",
             system=known.systems.words(verify),
+            group=known.systems.files_with(verify),
             seconds=seconds,
             is_cycle=is_cycle,
             requests=None,
@@ -235,6 +238,7 @@ def _passes(found: Collected, known: _Known) -> Iterator[OperatingPoint]:
                 if word
             ),
             system=systems.of_record(one).words(),
+            group=("pass", one.environment, one.dims.get("model"), one.dims.get("tp")),
             seconds=one.median_s or 0.0,
             is_cycle=False,
             requests=requests,

@@ -12,6 +12,7 @@ from verifyscope.records import Measurement
 from verifyscope.systems import System
 
 File = tuple[object, ...]
+COMMAND_LINE = "command line"
 _SERVED = ("cycle", "forward", "generation", "draft", "host")
 _ENGINES = ("sglang", "vllm")
 
@@ -61,7 +62,11 @@ def of(records: Iterable[Measurement]) -> Systems:
     return Systems(groups=groups, named=named, verifying=verifying)
 
 
-COMMAND_LINE = "command line"
+def which(records: Iterable[Measurement], some: Sequence[Measurement]) -> str:
+    """Return of how many systems some of the records are: "of 5 systems"."""
+    known = of(records)
+    count = len({known.files_with(one) for one in some})
+    return f"of {count} systems" if count > 1 else "of one system by their files"
 
 
 def place(one: Measurement) -> str:

@@ -41,7 +41,10 @@ _FACTORS: Mapping[str, _Factor] = MappingProxyType(
 
 
 def bus_factor(op: str, ranks: int) -> float | None:
-    """Return the factor of the collective `op`, or None where no formula is known."""
+    """Return the factor of the collective `op`, or None where no formula is known.
+
+    `ValueError` for fewer than 1 rank.
+    """
     if ranks < 1:
         raise ValueError(f"a collective has at least 1 rank, got {ranks}")
     factor = _FACTORS.get(op)
@@ -49,7 +52,7 @@ def bus_factor(op: str, ranks: int) -> float | None:
 
 
 def algorithm_bandwidth(size_bytes: float, seconds: float) -> float:
-    """Return bytes a second."""
+    """Return bytes a second; `ValueError` for a duration that is not above zero."""
     if seconds <= 0:
         raise ValueError(f"a duration is above zero, got {seconds} s")
     return size_bytes / seconds

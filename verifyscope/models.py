@@ -170,7 +170,10 @@ class Model:
 
 
 def find_model(name: str) -> Model:
-    """Return the table's model `name`, or read the config.json (or its folder) at that path."""
+    """Return the table's model `name`, or read the config.json (or its folder) at that path.
+
+    `UsageError` that lists the known ones if it is neither.
+    """
     if name.strip().lower() in TABLE:
         return TABLE[name.strip().lower()]
     if _exists(name):

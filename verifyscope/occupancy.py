@@ -67,7 +67,7 @@ def occupancy(*, capability: int, registers: int, shared_bytes: int, threads: in
 
 
 def waves(*, grid_blocks: int, blocks: int, multiprocessors: int) -> float | None:
-    """Return how often a grid fills the GPU; None for a kernel that cannot be launched."""
+    """Return how many times a grid fills the GPU; None for a kernel that cannot be launched."""
     return grid_blocks / (blocks * multiprocessors) if blocks else None
 
 

@@ -1,6 +1,6 @@
 """What the sweep's driver adds to a call, beside a bare torch.distributed loop and a control.
 
-    python -m suites.sweep_overhead [--rounds 20] [--share]
+    python -m collectives.sweep_overhead [--rounds 20] [--share]
 
 Three sides take turns, forwards and backwards, each with fresh processes over gloo in each round: a
 bare loop that fills its buffers, waits for all, calls, and compares; the same once more (the
@@ -31,7 +31,7 @@ from verifyscope import cli, units
 from verifyscope.errors import Failure
 from verifyscope.records import Measurement, Reader
 
-PROGRAM = "python -m suites.sweep_overhead"
+PROGRAM = "python -m collectives.sweep_overhead"
 LEAST_SHARE = 0.5
 _BARE = """
 import json, multiprocessing, os, sys, tempfile, time

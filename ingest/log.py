@@ -29,7 +29,8 @@ class Log:
 
     stream: the same file as bytes, unpacked, for formats that are not read by line; a format takes
         one of the two. path: the file itself, where it is plain and on disk. patterns: what classes
-        kernels have, where the user names a file of them.
+        kernels have, where the user names a file of them. same_system: the user says that all files
+        of the command are of one.
     environment: the id of the environment that imports the file; command: how it was started.
     """
 
@@ -40,6 +41,7 @@ class Log:
     stream: BinaryIO = field(default_factory=io.BytesIO)
     path: Path | None = None
     patterns: tuple[Pattern, ...] = ()
+    same_system: bool = False
 
 
 def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, str]]:

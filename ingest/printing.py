@@ -77,7 +77,15 @@ def report(shown: Sequence[Shown], concluded: Sequence[Conclusion]) -> None:
     findings = [finding for found in shown for finding in found.findings]
     others = [one for found in shown for one in found.others]
     collectives = [row for found in shown for row in found.collectives()]
-    print(verdict(concluded, findings, others, counted=_counted(shown, others)))
+    print(
+        verdict(
+            concluded,
+            findings,
+            others,
+            counted=_counted(shown, others),
+            several=len(shown) > 1,
+        )
+    )
     _table(collectives, ("file", "format", "collective", "ranks", "rows", "times", "corrupt"))
     traced = [row for found in shown for row in class_rows(found.file, found.traces)]
     _table(traced, CLASS_HEADER)

@@ -13,6 +13,7 @@ from ingest import (
     event_timer,
     load_tables,
     named_settings,
+    named_system,
     notices,
     serving_records,
     sglang,
@@ -82,6 +83,7 @@ class _Readers:
     loads: load_tables.Reader = field(default_factory=load_tables.Reader)
     named: named_settings.Reader = field(default_factory=named_settings.Reader)
     told: notices.Reader = field(default_factory=notices.Reader)
+    where: named_system.Reader = field(default_factory=named_system.Reader)
 
     def takes(self) -> tuple[Callable[[int, str], None], ...]:
         """Return what each line is offered to."""
@@ -94,6 +96,7 @@ class _Readers:
             self.loads.take,
             self.named.take,
             self.told.take,
+            self.where.take,
         )
 
     def facts(self, file: str) -> Facts:
@@ -112,6 +115,7 @@ class _Readers:
         served = [replace(one, launch=one.launch or launch) for one in self.engines.steps()]
         return Facts(
             file=file,
+            system=self.where.system,
             steps=(*steps, *served),
             components=(*self.table.components(), *self._stated()),
             runs=tuple(self.runs.runs),

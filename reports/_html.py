@@ -7,6 +7,7 @@ shows as text, and the browser is told to run one script alone, by its digest.
 
 import base64
 import hashlib
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -25,6 +26,15 @@ from verifyscope.records import Measurement
 
 PAGE = "report.html"
 _HERE = Path(__file__).parent
+_OWN_IDS = (
+    "one-pass",
+    "packed",
+    "records",
+    "records-filter",
+    "records-note",
+    "records-rows",
+    "tip",
+)
 _SUMMARY = re.compile(r"<summary>(.*)</summary>")
 
 
@@ -42,6 +52,7 @@ def page(
     are the records for the page's own table (reports/_packed.py), `drawing` is a timeline as SVG.
     """
     tokens = _markdown().parse(markdown)
+    _set_anchors(tokens)
     body = _Page(plots).render(tokens, _markdown().options, {})
     sections = _sections(_marks.as_html(body, records))
     style, script = _file("page.css"), _file("page.js")
@@ -65,18 +76,21 @@ class _Page(RendererHTML):
     def __init__(self, plots: Path | None) -> None:
         super().__init__()
         self._plots = plots
+        self._heading = ""
 
     def heading_open(
         self, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType
     ) -> str:
-        level, name = tokens[at].tag, _plain(tokens[at + 1])
+        level = tokens[at].tag
+        self._heading = _plain(tokens[at + 1])
         mark = "<!--section-->" if level == "h2" else ""
-        return f'{mark}<{level} id="{_anchor(name)}">'
+        return f'{mark}<{level} id="{tokens[at].meta["anchor"]}">'
 
     def table_open(
         self, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType
     ) -> str:
-        return '<div class="frame"><table>'
+        """Name the table after the heading above it, for who cannot see where it stands."""
+        return f'<div class="frame"><table><caption>{escape(self._heading)}</caption>'
 
     def table_close(
         self, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType
@@ -121,7 +135,9 @@ class _Page(RendererHTML):
 
 
 def _cell(token: Token) -> str:
-    return f'<{token.tag} class="right">' if token.attrs.get("style") else f"<{token.tag}>"
+    scope = ' scope="col"' if token.tag == "th" else ""
+    side = ' class="right"' if token.attrs.get("style") else ""
+    return f"<{token.tag}{scope}{side}>"
 
 
 @cache
@@ -133,24 +149,32 @@ def _sections(body: str) -> Iterator[str]:
     yield from body.split("<!--section-->")
 
 
+def _set_anchors(tokens: Sequence[Token]) -> None:
+    """Give each heading an anchor of its own, and none that the page itself uses."""
+    taken = set(_OWN_IDS)
+    for at, token in enumerate(tokens):
+        if token.type == "heading_open":
+            name = "-".join(re.findall(r"[a-z0-9]+", _plain(tokens[at + 1]).lower())) or "section"
+            numbered = (f"{name}-{number}" for number in itertools.count(2))
+            anchor = next(one for one in itertools.chain([name], numbered) if one not in taken)
+            taken.add(anchor)
+            token.meta["anchor"] = anchor
+
+
 def _names(tokens: Sequence[Token]) -> list[tuple[str, str]]:
     """Return the anchor and the words of each section."""
-    heads = [
-        _plain(tokens[at + 1])
+    return [
+        (token.meta["anchor"], _plain(tokens[at + 1]))
         for at, token in enumerate(tokens)
         if token.type == "heading_open" and token.tag == "h2"
     ]
-    return [(_anchor(name), name) for name in heads]
 
 
 def _plain(token: Token) -> str:
-    return "".join(
+    words = "".join(
         child.content for child in token.children or () if child.type in ("text", "code_inline")
     )
-
-
-def _anchor(name: str) -> str:
-    return "-".join(re.findall(r"[a-z0-9]+", name.lower())) or "section"
+    return _marks.removed(words)
 
 
 def _title(markdown: str) -> str:

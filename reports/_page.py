@@ -24,10 +24,12 @@ from reports import (
     _kernels,
     _marks,
     _method,
+    _missing,
     _moe,
     _not_run,
     _packed,
     _pass_drawing,
+    _provenance,
     _speculation,
     _stub_passes,
     _sweep,
@@ -62,13 +64,15 @@ class MadeBy:
 
 def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
     """Write report.md, its plots and report.html, made by `command`, into `folder`."""
-    page = _single_blank_lines(_marked(found, Folder(path=folder if plots else None), command))
-    (folder / "report.md").write_text(_marks.removed(page), encoding="utf-8")
     every = _packed.every(found)
+    by_id = {one.id: one for one in every}
+    page = _single_blank_lines(_marked(found, Folder(path=folder if plots else None), command))
+    page = _provenance.said(page, by_id, found)
+    (folder / "report.md").write_text(_marks.removed(page), encoding="utf-8")
     html = _html.page(
         page,
         plots=folder if plots else None,
-        records={one.id: one for one in every},
+        records=by_id,
         packed=_packed.packed(every, found),
         drawing=_pass_drawing.drawing(found, _budget.passes(found.predicted)),
     )
@@ -104,7 +108,7 @@ def _marked(found: Collected, drawn: Folder, command: str) -> str:
             changes=changes,
             stub=_stub_passes.headline(stub),
         ),
-        findings=_findings.shown(found.findings),
+        findings=_findings.shown(found),
         findings_left_out=left_out(_findings.left_out(found.findings), "finding"),
         environments=_environments_view(found),
         kernels=_kernels_view(found, kernels, curves=curves, folder=drawn),
@@ -118,6 +122,14 @@ def _marked(found: Collected, drawn: Folder, command: str) -> str:
         speculation=_speculation.section(found, drawn),
         compiled=_compiled_view(builds, (*attention.builds, *moe.builds)),
         not_run=_not_run_view(not_run),
+        missing=bullets(
+            _missing.missing(
+                found,
+                of_the_pass=_where.missing(found, passes),
+                of_attention=_attention.missing(attention),
+                of_experts=_moe.missing(moe),
+            )
+        ),
         method=_method_view(found, kernels),
         warnings=[text(warning) for warning in found.warnings],
     )

@@ -12,6 +12,7 @@ from reports._drawn import Folder
 from reports._markdown import bullets, code, table, text
 from reports._operating_points import OperatingPoint, points
 from reports._text import NOT_KNOWN, plural
+from verifyscope.records import Measurement
 
 MAP = "speculation.png"
 _MOST_POINTS = 24
@@ -56,8 +57,8 @@ def _verdicts(shown: Sequence[OperatingPoint]) -> list[str]:
     ordered = sorted(judged, key=lambda one: one.speedup or 0.0)
     for one in ordered if len(ordered) < 3 else (ordered[0], ordered[-1]):
         lines.append(
-            f"{text(one.name)}: {_text.ratio(one.speedup)} x plain decoding; acceptance must "
-            f"exceed {_text.ratio(one.break_even)}, it is {_text.ratio(one.accepted)}"
+            f"{text(one.name)}: {speedup(one)} x plain decoding; acceptance must "
+            f"exceed {break_even(one)}, it is {accepted(one)}"
             + (" by its runs." if one.is_implied else ".")
         )
     return lines
@@ -73,12 +74,12 @@ def _table(shown: Sequence[OperatingPoint]) -> str:
                 text(one.name),
                 _text.whole(one.requests),
                 _text.whole(one.rows),
-                least + _marks.of(one.record, _text.duration(one.seconds)),
+                least + cycle(one),
                 _plain(one),
-                _unless(least, _text.ratio(one.break_even)),
-                _text.ratio(one.accepted) + (" by its runs" if one.is_implied else ""),
-                _unless(most, _rate(one.tokens_per_s)),
-                _unless(most, _text.ratio(one.speedup)),
+                _unless(least, break_even(one)),
+                accepted(one) + (" by its runs" if one.is_implied else ""),
+                _unless(most, _rate(one)),
+                _unless(most, speedup(one)),
             )
         )
     header = (
@@ -86,6 +87,33 @@ def _table(shown: Sequence[OperatingPoint]) -> str:
         *("acceptance", "tok/s", "x plain"),
     )
     return table(header, lines, align="rlrrrrrrrr")
+
+
+def cycle(one: OperatingPoint) -> str:
+    """Return the time of a cycle, marked as its record's or as derived from it."""
+    words = _text.duration(one.seconds)
+    if one.seconds == one.record.median_s:
+        return _marks.of(one.record, words)
+    return _marks.derived(words, [one.record], "verify / its share of a cycle")
+
+
+def break_even(one: OperatingPoint) -> str:
+    """Return the acceptance that equals plain decoding, marked as derived from both times."""
+    return _marks.derived(_text.ratio(one.break_even), _both(one), "cycle / plain step")
+
+
+def accepted(one: OperatingPoint) -> str:
+    """Return the acceptance, marked as what the record of the cycle holds."""
+    return _marks.told(_text.ratio(one.accepted), one.record, "acceptance")
+
+
+def speedup(one: OperatingPoint) -> str:
+    """Return the rate over that of plain decoding, marked as derived from both times."""
+    return _marks.derived(_text.ratio(one.speedup), _both(one), "acceptance / (cycle / plain step)")
+
+
+def _both(one: OperatingPoint) -> list[Measurement]:
+    return [one.record] if one.plain is None else [one.record, one.plain.record]
 
 
 def _plain(one: OperatingPoint) -> str:
@@ -99,8 +127,10 @@ def _unless(words: str, cell: str) -> str:
     return cell if cell == NOT_KNOWN else words + cell
 
 
-def _rate(tokens_per_s: float | None) -> str:
-    return NOT_KNOWN if tokens_per_s is None else f"{tokens_per_s:.1f}"
+def _rate(one: OperatingPoint) -> str:
+    if one.tokens_per_s is None:
+        return NOT_KNOWN
+    return _marks.derived(f"{one.tokens_per_s:.1f}", [one.record], "requests x acceptance / cycle")
 
 
 def _missing(every: Sequence[OperatingPoint]) -> list[str]:

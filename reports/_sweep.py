@@ -9,7 +9,7 @@ table and a line of the plot. A tensor-parallel pass reduces twice a layer.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports import _text
+from reports import _marks, _text
 from reports._collected import Collected, is_collective
 from reports._markdown import table, text
 from reports._text import NOT_KNOWN
@@ -184,6 +184,11 @@ class Pass:
         """Return the time of all calls, each as long as one alone."""
         return self.calls * (self.measured.median_s or 0.0)
 
+    def time(self) -> str:
+        """Return the time of all calls, marked as derived from that of one."""
+        formula = f"{self.calls:,} calls x the time of one"
+        return _marks.derived(_text.duration(self.seconds), [self.measured], formula)
+
 
 def passes(series: Sequence[Series]) -> list[Pass]:
     """Return the passes whose message size was measured, of the models whose layers are known."""
@@ -209,7 +214,7 @@ def passes_table(passes: Sequence[Pass], found: Collected) -> str:
             _text.whole(_size(one.measured)),
             _text.median(one.measured),
             f"{one.calls:,}",
-            _text.duration(one.seconds),
+            one.time(),
         )
         for one in passes
     ]
@@ -256,18 +261,26 @@ def _cells(size: Size, shared: Sequence[str]) -> tuple[str, ...]:
         f"{size.size_bytes:,}",
         NOT_KNOWN if tokens is None else text(_text.value(tokens)),
         _time(out),
-        _text.duration(out.p99_s if out else None),
-        _text.rate(_algbw(size, out)),
-        _text.rate(_busbw(size, out)),
+        _p99(out),
+        _rate(_algbw(size, out), out, "bytes / time"),
+        _rate(_busbw(size, out), out, "bytes / time x factor"),
         _time(in_place),
-        _text.duration(in_place.p99_s if in_place else None),
-        _text.rate(_busbw(size, in_place)),
+        _p99(in_place),
+        _rate(_busbw(size, in_place), in_place, "bytes / time x factor"),
         _notes(size, shared),
     )
 
 
 def _time(one: Measurement | None) -> str:
     return _text.timed(one)
+
+
+def _p99(one: Measurement | None) -> str:
+    return NOT_KNOWN if one is None else _marks.told(_text.duration(one.p99_s), one, "p99_s")
+
+
+def _rate(bytes_per_s: float | None, one: Measurement | None, formula: str) -> str:
+    return _marks.derived(_text.rate(bytes_per_s), [one], formula)
 
 
 def _algbw(size: Size, one: Measurement | None) -> float | None:

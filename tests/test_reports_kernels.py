@@ -242,7 +242,7 @@ def test_five_hundred_equal_reasons_are_one_row_with_a_count(page: Page) -> None
             kernel("sdpa", None, case="v", status="void", reason="119 % of the ceiling"),
         )
     )
-    assert page.rows("## What has no time") == [
+    assert page.rows("## What did not run, and why") == [
         {
             "status": "**failed**",
             "rows": "1",

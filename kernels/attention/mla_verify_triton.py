@@ -35,6 +35,12 @@ from kernels._splits import sm_count
 from kernels._target import capability
 from kernels.attention._merge_triton import merge
 from kernels.attention._mla_verify_tiles import Plan, plan_for, tile_for
+from kernels.attention._online_softmax_triton import (
+    divisor_and_lse,
+    only_seen,
+    page_of,
+    weights,
+)
 from kernels.attention._paged import FP8
 from kernels.attention.mla_verify import FORM_COSTS, OP, Given
 from verifyscope.records import Mode
@@ -103,10 +109,7 @@ def _attend_part(
     for start in range(first, last, BLOCK_N):
         key = start + tl.arange(0, BLOCK_N)
         live = key < last
-        if PAGE % BLOCK_N == 0:  # one page a tile
-            page = tl.load(page_row_ptr + start // PAGE).to(tl.int64)
-        else:
-            page = tl.load(page_row_ptr + key // PAGE, mask=live, other=0).to(tl.int64)
+        page = page_of(page_row_ptr, key, start, last, PAGE, BLOCK_N)
         slot = (key % PAGE).to(tl.int64)
         ckv_at = (page * stride_cp + slot * stride_cs)[
             :, None
@@ -123,27 +126,16 @@ def _attend_part(
         else:
             score = dot(q_pe, tl.trans(rotated)) + dot(q_nope, tl.trans(latent))
         score *= score_scale  # [BLOCK_M, BLOCK_N]
-        draft = key - prefix
-        bit = (word[:, None] >> tl.minimum(tl.maximum(draft, 0), 31)[None, :]) & 1
-        seen = live[None, :] & ((draft < 0)[None, :] | (bit != 0))
-        score = tl.where(seen, score, float("-inf"))
-        new_top = tl.maximum(top, tl.max(score, 1))
-        # Before a row has seen a key its maximum is -inf; a shift of 0 keeps its weights 0.
-        shift = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weight = tl.exp2(score - shift[:, None])
-        kept = tl.exp2(top - shift)
+        score = only_seen(score, word, key, prefix, last)
+        weight, kept, top = weights(score, top)
         total = total * kept + tl.sum(weight, 1)
         weight = narrow(weight, latent.dtype)
         out = out * kept[:, None] + dot(weight, latent)
         if FP8:
             out_odd = out_odd * kept[:, None] + dot(weight, latent_odd)
-        top = new_top
 
-    # NaN is no 0: what a bad key spoils does not pass for a part without keys.
-    some = total != 0
-    divisor = tl.where(some, total, 1.0)
+    divisor, lse = divisor_and_lse(top, total)
     factor = (out_scale / divisor)[:, None]
-    lse = tl.where(some, (top + tl.log2(divisor)) * 0.6931471805599453, float("-inf"))
     at = out_row * splits
     tl.store(lse_ptr + at, lse, mask=there)
     # An empty part leaves its sums unwritten: the merge knows it by its LSE.

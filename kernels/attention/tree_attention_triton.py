@@ -31,6 +31,12 @@ from kernels import Case, Needs, Outputs, Prepared
 from kernels._bfloat16 import dot, narrow
 from kernels._fp8_triton import LIFT, widen
 from kernels.attention._merge_triton import merge
+from kernels.attention._online_softmax_triton import (
+    divisor_and_lse,
+    only_seen,
+    page_of,
+    weights,
+)
 from kernels.attention._paged import FP8
 from kernels.attention._tree_attention_plan import Plan, prepare, tile_for
 from kernels.attention.tree_attention import FORM_COSTS, OP, Given
@@ -86,11 +92,7 @@ def _attend_part(
     for start in range(first, last, BLOCK_N):
         key = start + tl.arange(0, BLOCK_N)
         live = key < last
-        # Masked even where it is one page a tile: loads are issued ahead of the loop's end.
-        if PAGE % BLOCK_N == 0:
-            page = tl.load(page_row_ptr + start // PAGE, mask=start < last, other=0).to(tl.int64)
-        else:
-            page = tl.load(page_row_ptr + key // PAGE, mask=live, other=0).to(tl.int64)
+        page = page_of(page_row_ptr, key, start, last, PAGE, BLOCK_N)
         slot = (key % PAGE).to(tl.int64)
         k_at = (page * stride_kp + slot * stride_ks)[:, None] + dim  # [BLOCK_N, HEAD_DIM]
         v_at = (page * stride_vp + slot * stride_vs)[:, None] + dim
@@ -100,24 +102,13 @@ def _attend_part(
             k = widen(k, q.dtype)
             v = widen(v, q.dtype)
         score = dot(q, tl.trans(k)) * scale_log2  # [BLOCK_M, BLOCK_N]
-        draft = key - prefix
-        bit = (word[:, None] >> tl.minimum(tl.maximum(draft, 0), 31)[None, :]) & 1
-        seen = live[None, :] & ((draft < 0)[None, :] | (bit != 0))
-        score = tl.where(seen, score, float("-inf"))
-        new_top = tl.maximum(top, tl.max(score, 1))
-        # Before a row has seen a key its maximum is -inf; a shift of 0 keeps its weights 0.
-        shift = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weight = tl.exp2(score - shift[:, None])
-        kept = tl.exp2(top - shift)
+        score = only_seen(score, word, key, prefix, last)
+        weight, kept, top = weights(score, top)
         total = total * kept + tl.sum(weight, 1)
         out = out * kept[:, None] + dot(narrow(weight, v.dtype), v)
-        top = new_top
 
-    # NaN is no 0: what a bad key spoils does not pass for a part without keys.
-    some = total != 0
-    divisor = tl.where(some, total, 1.0)
+    divisor, lse = divisor_and_lse(top, total)
     out = out * (v_scale / divisor)[:, None]
-    lse = tl.where(some, (top + tl.log2(divisor)) * 0.6931471805599453, float("-inf"))
     at = out_row if ONCE else out_row * splits + split
     # An empty part leaves its sums unwritten: the merge knows it by its LSE.
     store = there if ONCE else there & (first < keys)

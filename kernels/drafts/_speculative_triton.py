@@ -79,7 +79,7 @@ def _draw(
     left = left_of(p_ptr, q_ptr, at, vocabulary, DRAWN & (node < tokens - 1))
     if not DRAWN:
         for child in range(1, tokens):
-            gone = tl.load(draft_ids_ptr + request * tokens + child)
+            gone = tl.load(draft_ids_ptr + request * tokens + child, mask=child < tokens, other=-1)
             left = tl.where(((tried >> child) & 1 != 0) & (at == gone), 0, left)
     place = tl.sum((tl.cumsum(left, 0) <= wanted).to(tl.int32), 0)
     last = tl.load(state_ptr + 3 * request + 2)

@@ -68,7 +68,7 @@ def _tiles(
             scale = tl.load(scale_at, mask=live, other=0.0)
         elif FORM == "fp8":  # a tile lies in one block of a scale
             block = tile * TILE // FP8_BLOCK * (columns // FP8_BLOCK) + step * COLUMNS // FP8_BLOCK
-            scale = tl.load(scales_ptr + block)
+            scale = tl.load(scales_ptr + block, mask=tile * TILE < hidden, other=0.0)
         h = tl.broadcast_to(tl.trans(h)[None, :, :], (WARPS, WIDE, TOKENS))
         total = with_product(total, w, scale, h, FORM)
         step += 1

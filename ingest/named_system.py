@@ -171,7 +171,11 @@ def _argument(text: str) -> str | None:
     found = _ARGUMENT.search(_DRAFT.sub("", text))
     if found is None:
         return None
-    path = next(value for value in found.groups() if value)
+    return model_of(next(value for value in found.groups() if value))
+
+
+def model_of(path: str) -> str | None:
+    """Return the model of a path or of a name on a hub; None where it names none."""
     known = models_in(path.replace("/", " "))
     if known:
         return max(known, key=len)

@@ -1,4 +1,4 @@
-"""`python -m reports.speculation --from` the records of a log: all that the log knows, of one system."""
+"""`python -m reports.speculation --from` the records of logs: all they know, of one system."""
 
 import json
 from pathlib import Path
@@ -32,8 +32,8 @@ def read(folder: Path, capture: Capture, options: str = "", **files: str) -> Pat
         path = folder / f"{name}.log"
         path.write_text(text)
         paths.append(str(path))
+    given = [*paths, *options.split(), "--records", str(records)]
     with pytest.raises(SystemExit) as ended:
-        given = [*paths, *options.split(), "--records", str(records)]
         cli.run(ingest.application, ingest.PROGRAM, given)
     assert ended.value.code == 0
     capture.readouterr()

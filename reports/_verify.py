@@ -141,9 +141,9 @@ def _fixed(measured: Measurement) -> tuple[tuple[str, str], ...]:
 
 def fit_words(curve: Curve) -> str:
     """Return "base + slope x T" with its figures; a dash where there is no fit."""
-    fitted = curve.fit()
-    if fitted is None:
+    line = curve.fit()
+    if line is None:
         return _text.NOT_KNOWN
-    base, slope = fitted
+    base, slope = line
     sign = "-" if slope < 0 else "+"
     return f"{_text.duration(base)} {sign} {_text.duration(abs(slope))} x T"

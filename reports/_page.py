@@ -368,6 +368,7 @@ class TraceView:
 class TracesView:
     """The section of traces."""
 
+    overview: str
     shown: list[TraceView]
     left_out: str
 
@@ -375,6 +376,7 @@ class TracesView:
 def _traces_view(found: Collected) -> TracesView:
     every = _traces.traces(found.traces)
     return TracesView(
+        overview=_traces.overview(every) if len(every) > 1 else "",
         shown=[
             TraceView(
                 name=_traces.heading(one),

@@ -87,6 +87,7 @@ def _marked(found: Collected, drawn: Folder, command: str) -> str:
     series, sweeps = _sweep.all_series(found), _combinations.concluded(found)
     changes = _changes.changes(found)
     curves = {op.name: _verify.curves(op) for op in kernels.ops}
+    drawn = drawn.with_curves(kernels.ops, curves)
     builds = _compiled.latest(found.compiled)
     attention = _attention.attention(found, kernels.ops, builds)
     moe = _moe.moe(found, kernels.ops, builds)

@@ -412,7 +412,7 @@ def test_the_wheels_are_asked_for_one_python_and_machine(
 
     monkeypatch.setattr(subprocess, "run", pip)
     monkeypatch.setattr(wheels, "FOLDER", tmp_path / ".wheels")
-    assert wheels.main(["--python", "3.12", "--machine", "aarch64"]) == 0
+    assert wheels.main(["--python", "3.12", "--architecture", "aarch64"]) == 0
     assert "2 wheels for Python 3.12" in capsys.readouterr().out
     assert all("cp312" in command and "manylinux_2_28_aarch64" in command for command in asked)
     assert "flashinfer-python==0.6.18.post1" in asked[1]

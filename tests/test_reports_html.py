@@ -206,7 +206,11 @@ def test_one_pass_is_drawn_by_class_and_says_that_it_is_predicted(tmp_path: Path
     assert widths["dense_gemm"] == pytest.approx(96 * 3.05 / 9.1, abs=0.01)
     assert widths["idle"] == pytest.approx(96 * 0.05 / 9.1, abs=0.01)
     assert widths["host launches"] == pytest.approx(96 * 4.0 / 9.1, abs=0.01)
-    assert 'stroke-dasharray="4 3"' in html
+    assert 'stroke-dasharray="2 3"' in html
+    shapes = dict(re.findall(r'<pattern id="(hatch-\d+)"[^>]*>(.*?)</pattern>', html))
+    used = re.findall(r'fill="url\(#(hatch-\d+)\)"', html)
+    assert set(used) <= set(shapes)
+    assert len({shapes[one] for one in used}) == 2  # moe and dense_gemm; idle has none
 
 
 def test_html_that_is_not_the_templates_own_fold_is_text() -> None:

@@ -8,7 +8,7 @@ import pytest
 from suites.bench import verdict_of
 from tests.report_page import Page
 from tests.report_sample import CPU, GPU, US, collective, kernel, predicted
-from verifyscope.records import Finding, Measurement, Record
+from verifyscope.records import Finding, Measurement, Origin, Record
 
 
 @pytest.fixture
@@ -81,9 +81,17 @@ def test_imported_verifies_of_several_systems_are_not_put_together(page: Page) -
     )
     said = verdict(page, [theirs("verify", 400_000.0, "a"), theirs("cycle", 27_400.0, "b")])
     assert (
-        "2 imported times of verifies, of different systems or loads, go from 27.4 ms to 400 ms"
+        "2 imported times of verifies, of one system by their files, go from 27.4 ms to 400 ms"
         in said
     )
+    named: list[Record] = [
+        msgspec.structs.replace(one, method={"model": model}, origin=Origin(model))
+        for one, model in (
+            (theirs("verify", 400_000.0, "a"), "deepseek-r1"),
+            (theirs("cycle", 27_400.0, "b"), "glm-5.1"),
+        )
+    ]
+    assert "2 imported times of verifies, of 2 systems, go from 27.4 ms" in verdict(page, named)
 
 
 def test_all_reduces_of_a_measured_sweep_are_times_their_calls(page: Page) -> None:
@@ -146,7 +154,7 @@ def test_one_finding_on_the_break_even_is_the_third_sentence_and_two_are_counted
         " Speculation loses *here*."
     )
     said = verdict(page, [finding("speculation loses"), finding("speculation pays")])
-    assert "(2 findings on it, of different systems)" in said
+    assert "(2 findings on it)" in said
 
 
 def test_a_folder_without_a_report_has_no_verdict(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ or runs. `method` says of what; `count` how many. Rows are those of one request 
 as in predictions; `all_rows` those of all requests together.
 """
 
+import re
 from collections.abc import Iterator
 from statistics import fmean
 
@@ -18,6 +19,8 @@ from verifyscope.stats import Summary, summarise
 from verifyscope.systems import as_method
 
 GIVEN = "given"
+FROM_TPOT = "from-tpot"
+_RANKS = re.compile(r"\b(\d{1,4}) (?:GPUs|ranks)\b")
 _PARTS = {
     "cycle": "cycle",
     "forward": "forward",
@@ -93,7 +96,9 @@ class _Maker:
             mode=steps.mode,
             dims={name: value for name, value in known.items() if value is not None},
             method={
-                "sample": "mean over a log window",
+                "sample": "TPOT x acceptance"
+                if FROM_TPOT in steps.flags
+                else "mean over a log window",
                 "mean_s": fmean(steps.seconds),
                 **self._drafted(steps.mode),
             },
@@ -175,6 +180,7 @@ class _Maker:
         """Yield the cells of a column: seconds, or seconds a token of a request."""
         reduce = "all-reduce" in about.lower() or "allreduce" in about.lower()
         timed = column.unit == "s"
+        ranks = _RANKS.search(about) if timed and reduce else None
         for load, value in column.values.items():
             requests = load if column.axis == "requests" else 1
             yield self._record(
@@ -192,6 +198,7 @@ class _Maker:
                 mode="decode" if column.plain else None,
                 dims={column.axis: load},
                 method={"sample": "as printed in a table"},
+                ranks=int(ranks[1]) if ranks else None,
             )
 
     def _record(
@@ -209,6 +216,7 @@ class _Maker:
         method: dict[str, Value] | None = None,
         flags: tuple[str, ...] = (),
         launch: Launch | None = None,
+        ranks: int | None = None,
     ) -> Measurement:
         several = summary.count > 1
         return Measurement(
@@ -227,7 +235,7 @@ class _Maker:
             low_s=summary.low if several else None,
             high_s=summary.high if several else None,
             count=count,
-            ranks=self._ranks,
+            ranks=ranks or self._ranks,
             method={**(method or {}), **self._system},
             environment=self._log.environment,
             command=self._log.command,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from reports import _combinations, _commands, _forecast, _marks, _text
 from reports._all_reduces import nearest
 from reports._collected import Collected
+from reports._first_words import WORTH_MOST
 from reports._markdown import code, table, text
 from reports._operating_points import OperatingPoint
 from reports._steps import Waterfall
@@ -93,7 +94,7 @@ def actions_table(
     elif not subject.measured:
         known += _findings(found)
     shown = sorted(known, key=lambda one: -one.saved_s)[:_MOST]
-    header = ("worth most, each alone", "saves", "tok/s", "known how", "confirmed by")
+    header = (WORTH_MOST, "saves", "tok/s", "known how", "confirmed by")
     return table(header, [one.cells() for one in shown], align="lrrll") if shown else ""
 
 

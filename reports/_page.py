@@ -28,6 +28,7 @@ from reports import (
     _missing,
     _moe,
     _not_run,
+    _others,
     _packed,
     _pass_drawing,
     _provenance,
@@ -52,6 +53,8 @@ from reports._text import plural
 from verifyscope import environment
 from verifyscope.records import Compiled
 from verifyscope.sweep_conclusion import SweepConclusion
+
+_MOST_SAID = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +224,10 @@ class KernelsView:
     ceilings: str
     by_interval: bool
     on_cpu: bool
+    others: str
+    others_said: str
+    other_files: list[_others.FileView]
+    others_left_out: str
     left_out: str
 
 
@@ -231,6 +238,7 @@ def _kernels_view(
     curves: Mapping[str, list[_verify.Curve]],
     folder: Folder,
 ) -> KernelsView:
+    others = _others.series(kernels.others)
     return KernelsView(
         ops=[
             op_view(op, curves[op.name], found=found, folder=folder)
@@ -240,6 +248,10 @@ def _kernels_view(
         ceilings=_kernels.ceilings_table(kernels, found) if kernels.ceilings else "",
         by_interval=_kernels.has_interval_verdicts(kernels),
         on_cpu=any(found.on_cpu(row.point.main) for op in kernels.ops for row in op.rows),
+        others=_others.overview(others) if others else "",
+        others_said=bullets(_others.sentences(others)[:_MOST_SAID]),
+        other_files=_others.files(others[: _others.MOST_SERIES]),
+        others_left_out=left_out(len(others) - _others.MOST_SERIES, "line"),
         left_out=plural(kernels.left_out, "case") if kernels.left_out else "",
     )
 
@@ -334,6 +346,7 @@ class TraceView:
 class TracesView:
     """The section of traces."""
 
+    overview: str
     shown: list[TraceView]
     left_out: str
 
@@ -341,6 +354,7 @@ class TracesView:
 def _traces_view(found: Collected) -> TracesView:
     every = _traces.traces(found.traces)
     return TracesView(
+        overview=_traces.overview(every) if len(every) > 1 else "",
         shown=[
             TraceView(
                 name=_traces.heading(one),

@@ -8,7 +8,16 @@ record knows of it is said, with the command that would find out.
 import re
 from collections.abc import Sequence
 
-from reports import _commands, _forecast, _marks, _sweep, _text, _waterfall
+from reports import (
+    _commands,
+    _forecast,
+    _marks,
+    _speculation,
+    _sweep,
+    _systems,
+    _text,
+    _waterfall,
+)
 from reports._all_reduces import all_reduces
 from reports._collected import Collected
 from reports._markdown import code, text
@@ -70,8 +79,9 @@ def _takes(subject: Subject, found: Collected) -> str:
         return f"a verify{_rows(subject)} took **{_text.median(theirs[0])}** (imported)"
     if theirs:
         least, most = (end(theirs, key=lambda one: one.median_s or 0.0) for end in (min, max))
+        which = text(_systems.which(found.kernels, theirs))
         return (
-            f"{len(theirs)} imported times of verifies, of different systems or loads, go from "
+            f"{len(theirs)} imported times of verifies, {which}, go from "
             f"{_text.median(least)} to {_text.median(most)}"
         )
     predict = _commands.replay(subject, "--predict GPU")
@@ -167,13 +177,13 @@ def _pays(subject: Subject, found: Collected, points: Sequence[OperatingPoint]) 
     told = _by_prediction(subject)
     if told:
         return told
-    judged = [one for one in points if one.speedup is not None and one.is_cycle]
-    if len(judged) > 1 and not subject.measured:
-        return _of_several(judged)
     said = [one for one in found.findings if one.name in _BREAK_EVEN]
     if len(said) == 1:
         return _sentence(said[0])
-    several = f" ({len(said)} findings on it, of different systems)" if said else ""
+    by_load = "" if subject.measured else _speculation.in_short(found)
+    if by_load:
+        return by_load.rstrip(".")
+    several = f" ({len(said)} findings on it)" if said else ""
     return (
         f"which acceptance it must reach to pay is {_NOT_KNOWN}{several}: "
         f"{code('python -m reports.speculation')} says it from a verify and a plain step"
@@ -234,23 +244,6 @@ def _by_prediction(subject: Subject) -> str:
     return (
         f"acceptance must exceed {shown}{even}{shown} to pay, against {plain} a plain token "
         f"({by}), draft and host not counted; {known}"
-    )
-
-
-def _of_several(judged: Sequence[OperatingPoint]) -> str:
-    ordered = sorted(judged, key=lambda one: one.speedup or 0.0)
-    paying = sum((one.speedup or 0.0) > 1 for one in judged)
-    least, most = (
-        _marks.derived(
-            f"{_text.ratio(one.speedup)} x",
-            (one.record, None if one.plain is None else one.plain.record),
-            "acceptance / break-even",
-        )
-        for one in (ordered[0], ordered[-1])
-    )
-    return (
-        f"speculation pays at {paying:,} of {plural(len(judged), 'operating point')} that were "
-        f"read, of different systems or loads: from {least} to {most} plain decoding"
     )
 
 

@@ -53,7 +53,7 @@ def markdown(one: Waterfall, found: Collected, *, plotted: bool) -> str:
     ]
     header = ("step", f"adds [{unit}]", f"so far [{unit}]", "known how")
     shown = [
-        f"**{text(one.title)}.** {_on(one, found)}",
+        f"{text(one.title)}. {_on(one, found)}",
         f"![{_ALT}]({PLOT})" if plotted else "",
         table(header, lines, align="lrrl"),
         " ".join(one.notes),
@@ -77,7 +77,7 @@ def html(one: Waterfall, found: Collected) -> str:
     heads = (
         f'<th scope="col">step</th><th scope="col">0 to {_fixed(longest, one)} {unit}</th>'
         f'<th scope="col" class="right">adds [{unit}]</th>'
-        f'<th scope="col" class="right">so far</th><th scope="col">known how</th>'
+        f'<th scope="col" class="right">so far [{unit}]</th><th scope="col">known how</th>'
     )
     notes = f"<p>{_html.inline(' '.join(one.notes))}</p>" if one.notes else ""
     on = _html.inline(_on(one, found))

@@ -89,7 +89,7 @@ def test_a_step_that_fails_or_hangs_is_ended_and_hides_no_other(
         "works": "passed", "report": "passed",
     }  # fmt: skip
     assert found["fails"][3] == "exit status 1: 2 of 9 rows are wrong"
-    assert found["is cut"][3] == "its time was up; what it measured until then is kept"
+    assert found["is cut"][3] == "time was up; what it measured is kept"
     assert "What a failed step said is in logs/ beside the records." in out
 
 

@@ -83,11 +83,12 @@ def _diagnose(given: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
+    _say(
+        f"{asked.model}, TP {asked.tp}, {asked.rows} rows at {asked.context}: at most "
+        f"{asked.minutes:g} minutes, into {folder.name}"
+    )
     if not gpus:
-        _say(
-            "no NVIDIA GPU answers here: what runs below runs on the CPU, and none of its times is "
-            "a GPU's"
-        )
+        _say("no NVIDIA GPU answers here: what runs now runs on the CPU, and is no time of a GPU")
     return _diagnosis_run.run(steps, folder=folder, budget_s=asked.minutes * 60, root=_ROOT)
 
 

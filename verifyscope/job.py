@@ -216,7 +216,7 @@ def _run_one(
         return Outcome(name=step.name, result="passed", seconds=seconds)
     text = _text(log) + (_text(folder / step.output) if step.output is not None else "")
     if status is None and step.may_be_cut and process.returncode in _KEPT:
-        reason = "its time was up; what it measured until then is kept"
+        reason = "time was up; what it measured is kept"
         return Outcome(name=step.name, result="cut", seconds=seconds, reason=reason)
     return _judge(step, status, seconds, limit_s, text)
 

@@ -4,6 +4,7 @@ Progress goes to stderr, what was found to stdout: the steps, what looks wrong w
 verdict, the path of the report. Interrupted, it builds the report of what there is by then.
 """
 
+import contextlib
 import json
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ def run(steps: Sequence[Step], *, folder: Folder, budget_s: float, root: Path) -
         (folder.path / "steps.md").write_text(job.table(known), encoding="utf-8")
         if len(known) == 1:  # before hours are spent on a machine that is in use
             for line in _wrong(folder):
-                cli.note(f"    {line}")
+                _say(f"    {line}")
 
     interrupted = False
     try:
@@ -48,12 +49,13 @@ def run(steps: Sequence[Step], *, folder: Folder, budget_s: float, root: Path) -
             missing=missing,
             cwd=root,
             after=after,
-            say=cli.note,
+            say=_say,
         )
     except KeyboardInterrupt:
         interrupted = True
-        cli.note("interrupted: the report of what there is by now; Ctrl-C again leaves it out")
-        outcomes += _report(steps[-1], folder, missing, root)
+        _say("interrupted: the report of what there is by now; Ctrl-C again leaves it out")
+        with contextlib.suppress(KeyboardInterrupt):
+            outcomes += _report(steps[-1], folder, missing, root)
         (folder.path / "steps.md").write_text(job.table(outcomes), encoding="utf-8")
     _tell(outcomes, folder, missing)
     if interrupted:
@@ -71,7 +73,7 @@ def _report(step: Step, folder: Folder, missing: frozenset[str], root: Path) -> 
         variables=_VARIABLES,
         missing=missing,
         cwd=root,
-        say=cli.note,
+        say=_say,
     )
 
 
@@ -90,6 +92,11 @@ def _tell(outcomes: Sequence[Outcome], folder: Folder, missing: frozenset[str]) 
         if report.exists()
         else f"\nreport: none was built; the records are in {folder.file('records.jsonl')}"
     )
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # a terminal that has gone is no reason to have no report
+        cli.note(text)
 
 
 def _next(outcomes: Sequence[Outcome], missing: frozenset[str]) -> Iterator[str]:

@@ -256,7 +256,8 @@ def _require_checkout() -> None:
 def _print_plan(steps: Sequence[Step], folder: Folder, asked: Asked) -> None:
     """Print a script: what would run, each command with its share of the minutes above it."""
     run = shlex.quote(folder.name)
-    print(f"# {asked.minutes:g} minutes; what the steps leave of their time is for later ones")
+    print(f"# {asked.minutes:g} minutes; what steps leave of their time is for later ones")
+    print("# the prediction is also given what is known by then: --measured, --observed-ms ...")
     print(f'cd {shlex.quote(str(_ROOT))} && RUN={run} && mkdir -p "$RUN"')
     for number, step in enumerate(steps, 1):
         if step.why_not:

@@ -111,6 +111,18 @@ def test_what_a_step_leaves_of_its_share_is_for_later_ones(tmp_path: Path) -> No
     assert _seconds(limits[2]) >= 50
 
 
+def test_each_second_of_a_step_and_what_it_was_given_are_told(tmp_path: Path) -> None:
+    said: list[str] = []
+    ticks: list[str] = []
+    long = step(
+        "long", "import sys, time; time.sleep(2.5); print(sys.argv[1:])", more=lambda: ["a"]
+    )
+    job.run([long], folder=tmp_path, budget_s=60, say=said.append, tick=ticks.append)
+    assert said[0] == "0:00 [1/1] long, at most 0:20, given a"
+    assert ticks[0] == "long: 0:01 of 0:20"
+    assert (tmp_path / "logs" / "01-long.txt").read_text() == "['a']\n"
+
+
 def test_a_late_step_has_its_least_whatever_those_before_it_took(tmp_path: Path) -> None:
     said: list[str] = []
     job.run(

@@ -6,6 +6,7 @@ verdict, the path of the report. Interrupted, it builds the report of what there
 
 import contextlib
 import json
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ _LARGE = frozenset({"torch", "triton"})  # what that command does not add
 _REPORT_S = 60.0  # for the report of an interrupted run
 _WIDTH = 100
 _INTERRUPTED = 130
+_CLEAR = "\r\x1b[K"  # what stands in the terminal's line
 
 
 def run(steps: Sequence[Step], *, folder: Folder, budget_s: float, root: Path) -> int:
@@ -50,6 +52,7 @@ def run(steps: Sequence[Step], *, folder: Folder, budget_s: float, root: Path) -
             cwd=root,
             after=after,
             say=_say,
+            tick=_tick,
         )
     except KeyboardInterrupt:
         interrupted = True
@@ -96,7 +99,14 @@ def _tell(outcomes: Sequence[Outcome], folder: Folder, missing: frozenset[str]) 
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):  # a terminal that has gone is no reason to have no report
-        cli.note(text)
+        cli.note(f"{_CLEAR if cli.is_terminal(sys.stderr) else ''}{text}")
+
+
+def _tick(text: str) -> None:
+    """Let a person see in one line of the terminal that the time goes on."""
+    with contextlib.suppress(OSError):
+        if cli.is_terminal(sys.stderr):
+            print(f"{_CLEAR}     {text[: _WIDTH - 6]}", end="", file=sys.stderr, flush=True)
 
 
 def _next(outcomes: Sequence[Outcome], missing: frozenset[str]) -> Iterator[str]:

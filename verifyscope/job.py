@@ -89,19 +89,21 @@ def run(
     cwd: Path | None = None,
     after: Callable[[Sequence[Outcome]], None] = lambda outcomes: None,
     say: Callable[[str], None] = lambda text: None,
+    tick: Callable[[str], None] = lambda text: None,
 ) -> list[Outcome]:
     """Run `steps` in order and return what became of each.
 
     shares: the limits are shares of the budget, so each step has its own for certain, and what
     steps leave of theirs is for those after them; else a step has its limit as long as the budget
     keeps the least of all later ones. missing: packages and programs that this machine lacks. cwd:
-    where steps run. after: called with the outcomes so far whenever there is a new one. On
+    where steps run. after: called with the outcomes so far whenever there is a new one. say: called
+    with a line when a step begins and ends, tick: with one each second meanwhile. On
     KeyboardInterrupt the running step is ended and the error goes on, after `after` has seen that
     it failed.
     """
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    place = _Place(folder, {**os.environ, **(variables or {})}, cwd)
+    place = _Place(folder, {**os.environ, **(variables or {})}, cwd, tick)
     outcomes: list[Outcome] = []
     for at, step in enumerate(steps):
         elapsed_s = time.monotonic() - began
@@ -178,11 +180,12 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where steps run: the folder of their files, their environment, their current folder."""
+    """Where steps run: folder of their files, environment, current folder; who hears of seconds."""
 
     folder: Path
     environment: Mapping[str, str]
     cwd: Path | None
+    tick: Callable[[str], None]
 
 
 def _run_one(step: Step, place: _Place, log: Path, limit_s: float) -> Outcome:
@@ -207,9 +210,7 @@ def _run_one(step: Step, place: _Place, log: Path, limit_s: float) -> Outcome:
         except OSError as error:
             return _failed(step, 0.0, f"{step.command[0]}: {error.strerror}")
         try:
-            status: int | None = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            status = None
+            status = _wait(process, limit_s, lambda text: place.tick(f"{step.name}: {text}"))
         finally:
             _end(process, _KEEP_S if step.may_be_cut else _GRACE_S)
             _kill_marked(mark)
@@ -262,6 +263,18 @@ def _judge(step: Step, status: int | None, seconds: float, limit_s: float, text:
     if status < 0:
         return _failed(step, seconds, f"ended by {signal.Signals(-status).name}")
     return _failed(step, seconds, f"exit status {status}: {_last_line(text)}".rstrip(": "))
+
+
+def _wait(
+    process: subprocess.Popen[bytes], limit_s: float, tick: Callable[[str], None]
+) -> int | None:
+    """Return the exit status, None if the process has not ended in time."""
+    began = time.monotonic()
+    while (elapsed_s := time.monotonic() - began) < limit_s:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(min(1.0, limit_s - elapsed_s))
+        tick(f"{_clock(time.monotonic() - began)} of {_clock(limit_s)}")
+    return process.poll()
 
 
 def _end(process: subprocess.Popen[bytes], keep_s: float) -> None:

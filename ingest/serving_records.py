@@ -5,6 +5,7 @@ or runs. `method` says of what; `count` how many. Rows are those of one request 
 as in predictions; `all_rows` those of all requests together.
 """
 
+import re
 from collections.abc import Iterator
 from statistics import fmean
 
@@ -19,6 +20,7 @@ from verifyscope.systems import as_method
 
 GIVEN = "given"
 FROM_TPOT = "from-tpot"
+_RANKS = re.compile(r"\b(\d{1,4}) (?:GPUs|ranks)\b")
 _PARTS = {
     "cycle": "cycle",
     "forward": "forward",
@@ -178,6 +180,7 @@ class _Maker:
         """Yield the cells of a column: seconds, or seconds a token of a request."""
         reduce = "all-reduce" in about.lower() or "allreduce" in about.lower()
         timed = column.unit == "s"
+        ranks = _RANKS.search(about) if timed and reduce else None
         for load, value in column.values.items():
             requests = load if column.axis == "requests" else 1
             yield self._record(
@@ -195,6 +198,7 @@ class _Maker:
                 mode="decode" if column.plain else None,
                 dims={column.axis: load},
                 method={"sample": "as printed in a table"},
+                ranks=int(ranks[1]) if ranks else None,
             )
 
     def _record(
@@ -212,6 +216,7 @@ class _Maker:
         method: dict[str, Value] | None = None,
         flags: tuple[str, ...] = (),
         launch: Launch | None = None,
+        ranks: int | None = None,
     ) -> Measurement:
         several = summary.count > 1
         return Measurement(
@@ -230,7 +235,7 @@ class _Maker:
             low_s=summary.low if several else None,
             high_s=summary.high if several else None,
             count=count,
-            ranks=self._ranks,
+            ranks=ranks or self._ranks,
             method={**(method or {}), **self._system},
             environment=self._log.environment,
             command=self._log.command,

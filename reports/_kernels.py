@@ -13,7 +13,7 @@ from verifyscope import records, units
 from verifyscope.records import Kind, Measurement, Value
 from verifyscope.stats import Verdict
 
-MOST_ROWS = 2000
+MOST_ROWS = 1000
 CEILINGS = ("memory_ceiling", "matrix_ceiling", "empty_kernel")
 _KINDS: dict[Kind, str] = {
     "own": "own",
@@ -69,17 +69,21 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What the section shows; `left_out` counts the cases that are beyond MOST_ROWS."""
+    """What the section shows; `left_out` counts the cases that are beyond MOST_ROWS.
+
+    others: imported rows of cases of which nothing was measured here.
+    """
 
     ops: tuple[Op, ...]
     ceilings: tuple[Measurement, ...]
+    others: tuple[Measurement, ...]
     left_out: int
 
     @property
     def measured(self) -> list[Measurement]:
         """Return the measurements that are shown."""
         mains = (row.point.main for op in self.ops for row in op.rows)
-        return [*self.ceilings, *mains]
+        return [*self.ceilings, *mains, *self.others]
 
 
 def kernels(found: Collected) -> Kernels:
@@ -91,6 +95,12 @@ def kernels(found: Collected) -> Kernels:
             ceilings[one.op, one.case, one.environment] = one
         else:
             by_case.setdefault((one.op, one.case), []).append(one)
+    others = {
+        at: measured
+        for at, measured in by_case.items()
+        if all(one.source == "imported" for one in measured)
+    }
+    by_case = {at: measured for at, measured in by_case.items() if at not in others}
     shown: dict[tuple[str, str], list[Point]] = {}
     room = MOST_ROWS
     # What is left out, if anything is, is work beside kernels first.
@@ -108,6 +118,7 @@ def kernels(found: Collected) -> Kernels:
     return Kernels(
         ops=tuple(Op(name, tuple(of_op)) for name, of_op in ops.items()),
         ceilings=tuple(ceilings.values()),
+        others=tuple(one for measured in others.values() for one in measured),
         left_out=len(by_case) - len(shown),
     )
 

@@ -27,6 +27,7 @@ from reports import (
     _missing,
     _moe,
     _not_run,
+    _others,
     _packed,
     _pass_drawing,
     _provenance,
@@ -86,6 +87,7 @@ def _marked(found: Collected, drawn: Folder, command: str) -> str:
     series, sweeps = _sweep.all_series(found), _combinations.concluded(found)
     changes = _changes.changes(found)
     curves = {op.name: _verify.curves(op) for op in kernels.ops}
+    drawn = drawn.with_curves(kernels.ops, curves)
     builds = _compiled.latest(found.compiled)
     attention = _attention.attention(found, kernels.ops, builds)
     moe = _moe.moe(found, kernels.ops, builds)
@@ -247,6 +249,9 @@ class KernelsView:
     ceilings: str
     by_interval: bool
     on_cpu: bool
+    others: str
+    other_files: list[_others.FileView]
+    others_left_out: str
     left_out: str
 
 
@@ -257,6 +262,7 @@ def _kernels_view(
     curves: Mapping[str, list[_verify.Curve]],
     folder: Folder,
 ) -> KernelsView:
+    others = _others.series(kernels.others)
     return KernelsView(
         ops=[
             op_view(op, curves[op.name], found=found, folder=folder)
@@ -266,6 +272,9 @@ def _kernels_view(
         ceilings=_kernels.ceilings_table(kernels, found) if kernels.ceilings else "",
         by_interval=_kernels.has_interval_verdicts(kernels),
         on_cpu=any(found.on_cpu(row.point.main) for op in kernels.ops for row in op.rows),
+        others=_others.overview(others) if others else "",
+        other_files=_others.files(others[: _others.MOST_SERIES]),
+        others_left_out=left_out(len(others) - _others.MOST_SERIES, "line"),
         left_out=plural(kernels.left_out, "case") if kernels.left_out else "",
     )
 
@@ -360,6 +369,7 @@ class TraceView:
 class TracesView:
     """The section of traces."""
 
+    overview: str
     shown: list[TraceView]
     left_out: str
 
@@ -367,6 +377,7 @@ class TracesView:
 def _traces_view(found: Collected) -> TracesView:
     every = _traces.traces(found.traces)
     return TracesView(
+        overview=_traces.overview(every) if len(every) > 1 else "",
         shown=[
             TraceView(
                 name=_traces.heading(one),

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from reports import _environments, _marks, _text
 from reports._collected import Collected
 from reports._markdown import code, text
+from verifyscope import systems
 from verifyscope.records import Measurement
 
 _MOST_FILES = 4
@@ -58,9 +59,7 @@ def sentence(shown: Sequence[Measurement], found: Collected) -> str:
     if measured:
         words.append(f"measured on {_text.listed(_machine(name, found) for name in measured)}")
     if files:
-        words.append(
-            f"imported from {_text.listed(files, most=_MOST_FILES)}{_on(imported_on(shown))}"
-        )
+        words.append(f"imported from {_text.listed(files, most=_MOST_FILES)}{_on(shown)}")
     gpus = dict.fromkeys(
         str(one.dims.get("gpu") or one.method.get("gpu", "a GPU that no record names"))
         for one in shown
@@ -72,20 +71,19 @@ def sentence(shown: Sequence[Measurement], found: Collected) -> str:
     return f"{line[:1].upper()}{line[1:]}." if line else ""
 
 
-def imported_on(shown: Sequence[Measurement]) -> list[str]:
-    """Return the GPUs that imported records name, as Markdown; none where none does."""
-    return list(
-        dict.fromkeys(
-            text(str(gpu))
-            for one in shown
-            if one.source == "imported"
-            and (gpu := one.dims.get("gpu") or one.method.get("device") or one.method.get("gpu"))
-        )
-    )
+def system(one: Measurement) -> str:
+    """Return what an imported record names of its system, as plain text; empty where nothing."""
+    named = systems.of_record(one)
+    gpu = named.gpu or one.dims.get("gpu") or one.method.get("device")
+    engine = " ".join(word for word in (named.engine, named.version) if word)
+    tp = f"tp {named.tp}" if named.tp and "tp" in one.method else ""
+    return " / ".join(str(word) for word in (named.model, gpu, engine, tp) if word)
 
 
-def _on(gpus: Sequence[str]) -> str:
-    return f" (on {_text.listed(gpus, most=_MOST_GPUS)})" if gpus else ""
+def _on(shown: Sequence[Measurement]) -> str:
+    named = dict.fromkeys(system(one) for one in shown if one.source == "imported")
+    words = _text.listed((text(words) for words in named if words), most=_MOST_GPUS)
+    return f" (on {words})" if words else ""
 
 
 def _machine(name: str, found: Collected) -> str:

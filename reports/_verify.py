@@ -99,7 +99,7 @@ def curves_table(curves: list[Curve], found: Collected) -> str:
                 differing(curve, curves),
                 _text.median(curve.by_tokens[1]),
                 *ratios,
-                fitted(curve, _fit(curve)),
+                fitted(curve, fit_words(curve)),
             )
         )
     header = ("implementation", "point", "T=1", *(f"T={t}" for t in tokens), "fit")
@@ -139,10 +139,11 @@ def _fixed(measured: Measurement) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _fit(curve: Curve) -> str:
-    fitted = curve.fit()
-    if fitted is None:
+def fit_words(curve: Curve) -> str:
+    """Return "base + slope x T" with its figures; a dash where there is no fit."""
+    line = curve.fit()
+    if line is None:
         return _text.NOT_KNOWN
-    base, slope = fitted
+    base, slope = line
     sign = "-" if slope < 0 else "+"
     return f"{_text.duration(base)} {sign} {_text.duration(abs(slope))} x T"

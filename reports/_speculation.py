@@ -7,10 +7,9 @@ plain step is a line: above it speculation pays.
 from collections.abc import Hashable, Sequence
 
 from reports import _marks, _speculation_map, _systems, _text
-from reports._collected import Collected
 from reports._drawn import Folder
 from reports._markdown import bullets, code, table, text
-from reports._operating_points import OperatingPoint, points
+from reports._operating_points import OperatingPoint
 from reports._text import NOT_KNOWN, plural
 from verifyscope.records import Measurement
 
@@ -25,9 +24,8 @@ _ABOUT = (
 )
 
 
-def section(found: Collected, folder: Folder) -> str:
+def section(every: Sequence[OperatingPoint], folder: Folder) -> str:
     """Return the section as Markdown; "" where no record is of a cycle or of a verify."""
-    every = points(found)
     if not every:
         return ""
     shown = every[:_MOST_POINTS]
@@ -46,10 +44,10 @@ def section(found: Collected, folder: Folder) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def in_short(found: Collected) -> str:
+def in_short(several: Sequence[OperatingPoint]) -> str:
     """Return in a sentence where speculation pays, of the system that most is known of, or ""."""
     judged: dict[Hashable, list[OperatingPoint]] = {}
-    every = [one for one in points(found) if one.is_cycle]
+    every = [one for one in several if one.is_cycle]
     for one in every:
         if one.speedup is not None:
             judged.setdefault(one.group, []).append(one)
@@ -60,8 +58,8 @@ def in_short(found: Collected) -> str:
     paying = [one for one in most if (one.speedup or 0.0) > 1]
     least, last = ordered[0], ordered[-1]
     need = f"{break_even(least)} to {break_even(last)}" if len(most) > 1 else break_even(least)
-    several = len({one.group for one in every}) > 1
-    where = f"On {text(system(least))} acceptance" if several else "Acceptance"
+    is_one = len({one.group for one in every}) == 1
+    where = f"On {text(system(least))} acceptance" if not is_one else "Acceptance"
     return (
         f"{where} must exceed {need} to pay; speculation pays at {len(paying)} of "
         f"{plural(len(most), 'operating point')}, at best {speedup(max(most, key=_speedup))} x and "

@@ -9,7 +9,7 @@ import base64
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -25,6 +25,8 @@ from reports import _marks
 from verifyscope.records import Measurement
 
 PAGE = "report.html"
+MOST_BYTES = 6_000_000
+_PACKED = "\ue010"  # no record's text can hold it
 _HERE = Path(__file__).parent
 _OWN_IDS = (
     "one-pass",
@@ -43,20 +45,22 @@ def page(
     *,
     plots: Path | None,
     records: Mapping[str, Measurement],
-    packed: str,
+    names: Mapping[str, str],
+    packed: Callable[[int], str],
     drawing: str,
 ) -> str:
     """Return the whole file.
 
-    `plots` holds the images that `markdown` names, `records` those of its marks by id; `packed`
-    are the records for the page's own table (reports/_packed.py), `drawing` is a timeline as SVG.
+    `plots` holds the images that `markdown` names, `records` those of its marks by id and `names`
+    what the page calls them; `packed` gives the records for the page's own table in the letters
+    that are left for them (reports/_packed.py), `drawing` is a timeline as SVG.
     """
     tokens = _markdown().parse(markdown)
     _set_anchors(tokens)
     body = _Page(plots).render(tokens, _markdown().options, {})
-    sections = _sections(_marks.as_html(body, records))
+    sections = _sections(_marks.as_html(body, records, names))
     style, script = _file("page.css"), _file("page.js")
-    return _template().render(
+    whole = _template().render(
         title=_title(markdown),
         style=style,
         style_digest=_digest(style),
@@ -66,8 +70,9 @@ def page(
         sections=list(sections),
         names=_names(tokens),
         drawing=drawing,
-        packed=packed,
+        packed=_PACKED,
     )
+    return whole.replace(_PACKED, packed(MOST_BYTES - len(whole.encode())), 1)
 
 
 class _Page(RendererHTML):

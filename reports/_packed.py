@@ -101,7 +101,7 @@ def packed(
     names: what the page calls each record by its id.
     """
     rows = [
-        *(_of_finding(number, one, found) for number, one in enumerate(found.findings, 1)),
+        *(_of_finding(number, one) for number, one in enumerate(found.findings, 1)),
         *(_of_measurement(one, found, names[one.id]) for one in records[:MOST_RECORDS]),
         *(_of_build(number, one, found) for number, one in enumerate(found.compiled, 1)),
     ]
@@ -138,7 +138,7 @@ def _of_measurement(one: Measurement, found: Collected, name: str) -> Row:
         op=one.op,
         implementation=one.implementation,
         case=one.case,
-        how=" ".join(word for word in (one.mode, one.launch, one.cache, *one.flags) if word),
+        how=_how(one),
         status=one.status,
         machine=_machine(one, found),
         says=one.reason or "",
@@ -149,7 +149,7 @@ def _of_measurement(one: Measurement, found: Collected, name: str) -> Row:
     )
 
 
-def _of_finding(number: int, one: Finding, found: Collected) -> Row:
+def _of_finding(number: int, one: Finding) -> Row:
     worth = "" if one.worth_s is None else f" Worth {_text.duration(one.worth_s)}."
     action = "" if one.next_action is None else f" Next: {one.next_action}."
     places = (each.file + ("" if each.at is None else f":{each.at}") for each in one.evidence)
@@ -158,7 +158,6 @@ def _of_finding(number: int, one: Finding, found: Collected) -> Row:
         kind="finding",
         op=one.name,
         how=one.confidence,
-        machine="" if one.environment is None else found.letter(one.environment),
         says=f"{one.sentence}.{worth}{action}".replace("..", "."),
         origin=", ".join(dict.fromkeys(places)),
     )
@@ -190,6 +189,14 @@ def _takes(one: Compiled) -> str:
         *one.found,
     ]
     return ", ".join(word for word in words if word)
+
+
+def _how(one: Measurement) -> str:
+    """Return how it was timed, on how many ranks, and which settings it asked for."""
+    ranks = None if one.ranks is None else _text.plural(one.ranks, "rank")
+    asked = (f"{name}={value}" for name, value in one.requested.items())
+    words = (one.mode, one.launch, one.cache, ranks, *one.flags, *asked)
+    return " ".join(word for word in words if word)
 
 
 def _machine(one: Measurement, found: Collected) -> str:

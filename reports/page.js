@@ -156,7 +156,7 @@ document.addEventListener("keydown", (event) => {
   next.focus();
 });
 
-const COLUMNS = ["kind", "op", "implementation", "case", "median_s", "how", "status", "machine", "says", "origin"];
+const COLUMNS = ["kind", "op", "implementation", "case", "median_s", "status", "says", "how", "machine", "origin"];
 const WORDS = COLUMNS.filter((name) => name !== "median_s");
 const rowsBox = document.getElementById("records-rows"), filterBox = document.getElementById("records-filter");
 const list = document.createElement("div"), head = document.createElement("div"), space = document.createElement("div");

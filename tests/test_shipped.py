@@ -125,3 +125,15 @@ def test_two_servers_of_one_log_are_compared_where_they_are_of_one_model() -> No
         concluded = {one.name for one in conclusions(facts)}
         assert ("break-even" in concluded) == expected
         assert ("systems-apart" in concluded) != expected
+
+
+@pytest.mark.parametrize("name", ["nccl_new.txt", "nccl_old.txt", "nccl_tagged.txt"])
+@pytest.mark.parametrize("how", ["compose", "compose -t", "node", "journalctl"])
+def test_a_shipped_table_of_collectives_says_what_it_said(
+    tmp_path: Path, how: str, name: str
+) -> None:
+    text = (Path(__file__).parent / "data" / name).read_text()
+    shipped = "".join(
+        f"{SHIPPED[how](at % 60, line)}\n" for at, line in enumerate(text.splitlines())
+    )
+    assert seen(tmp_path, shipped) == seen(tmp_path, text) != []

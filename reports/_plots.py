@@ -188,7 +188,10 @@ def _draw_bar(axes: Axes, bar: Bar, *, at: int, longest: float) -> None:
 def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
     for number, line in enumerate(lines):
         at = number if line.colour is None else line.colour
-        looks = style.line(at, line.source, colour=style.GREY if line.is_floor else None)
+        if line.is_floor:
+            looks = style.line(0, line.source, colour=style.GREY)
+        else:
+            looks = style.line(at, line.source)
         if line.second:
             looks["linestyle"] = "-."
         axes.plot(line.x, line.y, label=line.label, **looks)

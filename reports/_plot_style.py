@@ -147,6 +147,21 @@ def say(axes: Axes, words: str, right_of: float, at: float) -> None:
     )
 
 
+def untimed(axes: Axes, places: Sequence[float], colour: str) -> None:
+    """Mark at the foot of a plot what was tried and has no time."""
+    axes.plot(
+        places,
+        [0.02] * len(places),
+        transform=axes.get_xaxis_transform(),
+        linestyle="none",
+        marker="v",
+        markersize=4,
+        markerfacecolor="white",
+        color=colour,
+        label="at the foot: tried, and without a time",
+    )
+
+
 def heading(axes: Axes, title: str) -> None:
     """Set the title, in as many lines as it takes."""
     wrapped = _wrapped(title, _TITLE_WIDTH, lines=_TITLE_LINES)

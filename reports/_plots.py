@@ -197,6 +197,9 @@ def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
         axes.plot(line.x, line.y, label=line.label, **looks)
         if line.band is not None:
             axes.fill_between(line.x, *line.band, color=looks["color"], alpha=0.15, linewidth=0)
+        untimed = [x for x, y in zip(line.x, line.y, strict=True) if math.isnan(y)]
+        if untimed:
+            style.untimed(axes, untimed, str(looks["color"]))
         if line.fit is not None:
             _draw_fit(axes, line, str(looks["color"]))
     style.legend(

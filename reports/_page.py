@@ -66,7 +66,7 @@ class MadeBy:
 def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
     """Write report.md, its plots and report.html, made by `command`, into `folder`."""
     every = _packed.every(found)
-    by_id = {one.id: one for one in every}
+    by_id, names = {one.id: one for one in every}, _packed.short_ids(every)
     page = _single_blank_lines(_marked(found, Folder(path=folder if plots else None), command))
     page = _provenance.said(page, by_id, found)
     (folder / "report.md").write_text(_marks.removed(page), encoding="utf-8")
@@ -74,7 +74,8 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
         page,
         plots=folder if plots else None,
         records=by_id,
-        packed=_packed.packed(every, found),
+        names=names,
+        packed=lambda room: _packed.packed(every, found, names=names, room=room),
         drawing=_pass_drawing.drawing(found, _budget.passes(found.predicted)),
     )
     (folder / _html.PAGE).write_text(html, encoding="utf-8")

@@ -28,9 +28,14 @@ def elements(html: str) -> list[tuple[list[str], list[str], str, str]]:
     return found
 
 
+def as_html(body: str, *records: Measurement) -> str:
+    ids = {record.id: record.id for record in records}
+    return _marks.as_html(body, {record.id: record for record in records}, ids)
+
+
 def shown(marked: str, *records: Measurement) -> tuple[list[str], list[str], str, str]:
     body = MarkdownIt("commonmark").enable("table").render(marked)
-    (one,) = elements(_marks.as_html(body, {record.id: record for record in records}))
+    (one,) = elements(as_html(body, *records))
     return one
 
 
@@ -95,7 +100,7 @@ def test_a_formula_of_any_letters_is_no_markup_and_comes_back_whole(formula: str
     one = kernel("own", 20.0, id="a1")
     marked = _marks.derived("**0.80**", [one], f"x {formula} y")
     row = MarkdownIt("commonmark").enable("table").render(f"| a |\n| - |\n| {marked} |\n")
-    html = _marks.as_html(row, {"a1": one})
+    html = as_html(row, one)
     (number,) = Read(html).of("a")
     kept = "".join(letter if letter.isprintable() else " " for letter in formula)
     assert (number["data-f"] or "").split() == f"= x {kept} y".split()
@@ -140,7 +145,10 @@ def test_growth_with_t_leads_to_both_times_and_its_fit_to_all(tmp_path: Path) ->
 def test_a_pass_of_all_reduces_and_a_predicted_sum_lead_to_their_calls(tmp_path: Path) -> None:
     dims = {"bytes": 57_344, "dtype": "bfloat16", "in_place": False, "tokens": 4}
     call = collective(57_344, 30.9, id="c1", dims=dims | {"model": "kimi-k2.5"})
-    parts = [predicted("routed_experts", 60.0, 60), predicted("attention_projections", 30.0, 61)]
+    parts = [
+        msgspec.structs.replace(predicted(name, us, calls), id=name)
+        for name, us, calls in (("router", 60.0, 60), ("lm_head", 30.0, 61))
+    ]
     ids = [one.id for one in parts]
     _, html, _ = built(tmp_path, [GPU, CPU, call, *parts])
     found = [(words, formula, where) for _, where, formula, words in elements(html)]

@@ -38,6 +38,7 @@ SHIPPED: dict[str, Callable[[int, str], str]] = {
     "journalctl": lambda at, line: f"Jan 05 10:00:{at:02d} box python3[4711]: {line}",
     "journalctl iso": lambda at, line: f"2026-01-05T10:00:{at:02d}+0000 box llm.sh[4711]: {line}",
     "logging": lambda at, line: f"2026-01-05 10:00:{at:02d},123 - bench - INFO - {line}",
+    "grafana": lambda at, line: f'2026-01-05 10:00:{at:02d},"{line}"',
     "colours": lambda at, line: f"\x1b[32m{line[:30]}\x1b[0m\x1b[1;34m{line[30:]}\x1b[0m",
 }
 
@@ -84,6 +85,13 @@ def test_a_table_of_bars_and_a_kernels_log_are_not_shipped() -> None:
 def test_any_unicode_is_read_with_windows_ends_of_lines(tmp_path: Path, encoding: str) -> None:
     data = SGLANG.replace("\n", "\r\n").encode(encoding)
     assert seen(tmp_path, data) == seen(tmp_path, SGLANG)
+
+
+@pytest.mark.parametrize("hole", [10, 70_000, 200_000])
+def test_a_hole_of_zeros_costs_no_line(tmp_path: Path, hole: int) -> None:
+    assert seen(tmp_path, b"\0" * hole + TABLE.encode()) == seen(tmp_path, TABLE)
+    middle = SGLANG.encode()[:500] + b"\0" * 5000 + SGLANG.encode()[500:]
+    assert seen(tmp_path, middle) == seen(tmp_path, SGLANG)
 
 
 def test_a_rotated_log_begins_and_ends_within_a_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""report.html: the same page as report.md in one file that asks no network.
+"""report.html: the same page as report.md in one file that asks no network; other pages likewise.
 
 The Markdown of the template is rendered, so that both pages say the same. Markup of a record was
 escaped on its way into Markdown; here only the template's own folds pass as HTML, anything else
@@ -27,6 +27,7 @@ from verifyscope.records import Measurement
 PAGE = "report.html"
 MOST_BYTES = 6_000_000
 _PACKED = "\ue010"  # no record's text can hold it
+_REPORT, _DOCUMENT = "report.html.j2", "document.html.j2"
 _HERE = Path(__file__).parent
 _OWN_IDS = (
     "one-pass",
@@ -55,24 +56,41 @@ def page(
     what the page calls them; `packed` gives the records for the page's own table in the letters
     that are left for them (reports/_packed.py), `drawing` is a timeline as SVG.
     """
+    shown = _shown(markdown, plots, records, names, scripts=("tables.js", "page.js"))
+    whole = _template(_REPORT).render(drawing=drawing, packed=_PACKED, **shown)
+    return whole.replace(_PACKED, packed(MOST_BYTES - len(whole.encode())), 1)
+
+
+def document(markdown: str, *, plots: Path | None, records: Mapping[str, Measurement]) -> str:
+    """Return a page without a table of all records; its tables sort and filter all the same."""
+    shown = _shown(markdown, plots, records, {}, scripts=("tables.js",))
+    return _template(_DOCUMENT).render(**shown)
+
+
+def _shown(
+    markdown: str,
+    plots: Path | None,
+    records: Mapping[str, Measurement],
+    names: Mapping[str, str],
+    *,
+    scripts: Sequence[str],
+) -> dict[str, object]:
+    """Return what each template shows."""
     tokens = _markdown().parse(markdown)
     _set_anchors(tokens)
     body = _Page(plots).render(tokens, _markdown().options, {})
-    sections = _sections(_marks.as_html(body, records, names))
-    style, script = _file("page.css"), _file("page.js")
-    whole = _template().render(
-        title=_title(markdown),
-        style=style,
-        style_digest=_digest(style),
-        script=script,
-        script_digest=_digest(script),
-        first=next(sections),
-        sections=list(sections),
-        names=_names(tokens),
-        drawing=drawing,
-        packed=_PACKED,
-    )
-    return whole.replace(_PACKED, packed(MOST_BYTES - len(whole.encode())), 1)
+    first, *sections = _sections(_marks.as_html(body, records, names))
+    style, script = _file("page.css"), "".join(map(_file, scripts))
+    return {
+        "title": _title(markdown),
+        "style": style,
+        "style_digest": _digest(style),
+        "script": script,
+        "script_digest": _digest(script),
+        "first": first,
+        "sections": sections,
+        "names": _names(tokens),
+    }
 
 
 class _Page(RendererHTML):
@@ -196,7 +214,7 @@ def _digest(content: str) -> str:
 
 
 @cache
-def _template() -> jinja2.Template:
+def _template(name: str) -> jinja2.Template:
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         undefined=jinja2.StrictUndefined,
@@ -204,4 +222,4 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         autoescape=True,
     )
-    return templates.get_template("report.html.j2")
+    return templates.get_template(name)

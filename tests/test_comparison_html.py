@@ -21,7 +21,7 @@ MARKUP = "<img src=x onerror=window.ran=1><script>window.ran=1</script>"
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> comparison.Comparison:
-    """Two runs: the triton kernel is 8 % slower, all-reduces 30 %, cupy 4 % faster, one is as it was."""
+    """Two runs: the triton kernel is 8 % slower, all-reduces 30 %, cupy 4 % faster, one as before."""
     folder = tmp_path_factory.mktemp("runs")
     before = {"triton": 1.0, "cupy": 1.3, "flashinfer": 1.1}
     after = before | {"triton": 1.08, "cupy": 1.25}
@@ -108,7 +108,7 @@ def test_of_very_many_rows_those_that_moved_are_drawn(
     plots.draw(several, tmp_path)
     title = figures[-1].get_suptitle().replace("\n", " ")
     assert title.startswith("100 rows that both runs timed, ")
-    shown = [label for label in figures[-1].axes[0].get_legend_handles_labels()[1]]
+    shown = figures[-1].axes[0].get_legend_handles_labels()[1]
     assert any(label.startswith("slower: ") for label in shown)
 
 
@@ -134,7 +134,8 @@ _MOVED = "[...document.querySelectorAll('table')].find(t => t.tBodies[0].rows.le
 @needs_chromium
 def test_its_tables_sort_and_filter_by_key_and_say_no_error(shown: Browser) -> None:
     column = f"[...{_MOVED}.tHead.rows[0].cells].findIndex(c => c.textContent === 'B / A')"
-    ratios = f"[...{_MOVED}.tBodies[0].rows].filter(r => !r.hidden).map(r => +r.cells[{column}].textContent)"
+    shown_rows = f"[...{_MOVED}.tBodies[0].rows].filter(r => !r.hidden)"
+    ratios = f"{shown_rows}.map(r => +r.cells[{column}].textContent)"
     assert shown.run(f"{ratios}.length") == 20
     shown.run(f"{_MOVED}.tHead.rows[0].cells[{column}].querySelector('button').focus()")
     shown.press("Enter")

@@ -89,7 +89,7 @@ def test_a_step_that_fails_or_hangs_is_ended_and_hides_no_other(
         "works": "passed", "report": "passed",
     }  # fmt: skip
     assert found["fails"][3] == "exit status 1: 2 of 9 rows are wrong"
-    assert found["is cut"][3] == "its time was up; what it measured until then is kept"
+    assert found["is cut"][3] == "time was up; what it measured is kept"
     assert "What a failed step said is in logs/ beside the records." in out
 
 
@@ -109,6 +109,18 @@ def test_what_a_step_leaves_of_its_share_is_for_later_ones(tmp_path: Path) -> No
     assert limits[0] == "0:10"
     assert limits[1] in ("1:00", "0:59", "0:58", "0:57", "0:56", "0:55")
     assert _seconds(limits[2]) >= 50
+
+
+def test_each_second_of_a_step_and_what_it_was_given_are_told(tmp_path: Path) -> None:
+    said: list[str] = []
+    ticks: list[str] = []
+    long = step(
+        "long", "import sys, time; time.sleep(2.5); print(sys.argv[1:])", more=lambda: ["a"]
+    )
+    job.run([long], folder=tmp_path, budget_s=60, say=said.append, tick=ticks.append)
+    assert said[0] == "0:00 [1/1] long, at most 0:20, given a"
+    assert ticks[0] == "long: 0:01 of 0:20"
+    assert (tmp_path / "logs" / "01-long.txt").read_text() == "['a']\n"
 
 
 def test_a_late_step_has_its_least_whatever_those_before_it_took(tmp_path: Path) -> None:

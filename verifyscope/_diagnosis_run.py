@@ -4,7 +4,9 @@ Progress goes to stderr, what was found to stdout: the steps, what looks wrong w
 verdict, the path of the report. Interrupted, it builds the report of what there is by then.
 """
 
+import contextlib
 import json
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,6 +23,7 @@ _LARGE = frozenset({"torch", "triton"})  # what that command does not add
 _REPORT_S = 60.0  # for the report of an interrupted run
 _WIDTH = 100
 _INTERRUPTED = 130
+_CLEAR = "\r\x1b[K"  # what stands in the terminal's line
 
 
 def run(steps: Sequence[Step], *, folder: Folder, budget_s: float, root: Path) -> int:
@@ -35,7 +38,7 @@ def run(steps: Sequence[Step], *, folder: Folder, budget_s: float, root: Path) -
         (folder.path / "steps.md").write_text(job.table(known), encoding="utf-8")
         if len(known) == 1:  # before hours are spent on a machine that is in use
             for line in _wrong(folder):
-                cli.note(f"    {line}")
+                _say(f"    {line}")
 
     interrupted = False
     try:
@@ -48,12 +51,14 @@ def run(steps: Sequence[Step], *, folder: Folder, budget_s: float, root: Path) -
             missing=missing,
             cwd=root,
             after=after,
-            say=cli.note,
+            say=_say,
+            tick=_tick,
         )
     except KeyboardInterrupt:
         interrupted = True
-        cli.note("interrupted: the report of what there is by now; Ctrl-C again leaves it out")
-        outcomes += _report(steps[-1], folder, missing, root)
+        _say("interrupted: the report of what there is by now; Ctrl-C again leaves it out")
+        with contextlib.suppress(KeyboardInterrupt):
+            outcomes += _report(steps[-1], folder, missing, root)
         (folder.path / "steps.md").write_text(job.table(outcomes), encoding="utf-8")
     _tell(outcomes, folder, missing)
     if interrupted:
@@ -71,7 +76,7 @@ def _report(step: Step, folder: Folder, missing: frozenset[str], root: Path) -> 
         variables=_VARIABLES,
         missing=missing,
         cwd=root,
-        say=cli.note,
+        say=_say,
     )
 
 
@@ -90,6 +95,18 @@ def _tell(outcomes: Sequence[Outcome], folder: Folder, missing: frozenset[str]) 
         if report.exists()
         else f"\nreport: none was built; the records are in {folder.file('records.jsonl')}"
     )
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # a terminal that has gone is no reason to have no report
+        cli.note(f"{_CLEAR if cli.is_terminal(sys.stderr) else ''}{text}")
+
+
+def _tick(text: str) -> None:
+    """Let a person see in one line of the terminal that the time goes on."""
+    with contextlib.suppress(OSError):
+        if cli.is_terminal(sys.stderr):
+            print(f"{_CLEAR}     {text[: _WIDTH - 6]}", end="", file=sys.stderr, flush=True)
 
 
 def _next(outcomes: Sequence[Outcome], missing: frozenset[str]) -> Iterator[str]:

@@ -260,6 +260,7 @@ def _compile(plan: _Plan) -> _Draft | None:
         command=lambda limit_s: ("kernels", "--compile", *plan.asked.compile, *plan.records),
         packages=_TORCH,
         output="compile.txt",
+        may_be_cut=True,
     )
 
 

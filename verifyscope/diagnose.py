@@ -83,11 +83,12 @@ def _diagnose(given: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
+    _say(
+        f"{asked.model}, TP {asked.tp}, {asked.rows} rows at {asked.context}: at most "
+        f"{asked.minutes:g} minutes, into {folder.name}"
+    )
     if not gpus:
-        _say(
-            "no NVIDIA GPU answers here: what runs below runs on the CPU, and none of its times is "
-            "a GPU's"
-        )
+        _say("no NVIDIA GPU answers here: what runs now runs on the CPU, and is no time of a GPU")
     return _diagnosis_run.run(steps, folder=folder, budget_s=asked.minutes * 60, root=_ROOT)
 
 
@@ -255,7 +256,8 @@ def _require_checkout() -> None:
 def _print_plan(steps: Sequence[Step], folder: Folder, asked: Asked) -> None:
     """Print a script: what would run, each command with its share of the minutes above it."""
     run = shlex.quote(folder.name)
-    print(f"# {asked.minutes:g} minutes; what the steps leave of their time is for later ones")
+    print(f"# {asked.minutes:g} minutes; what steps leave of their time is for later ones")
+    print("# the prediction is also given what is known by then: --measured, --observed-ms ...")
     print(f'cd {shlex.quote(str(_ROOT))} && RUN={run} && mkdir -p "$RUN"')
     for number, step in enumerate(steps, 1):
         if step.why_not:

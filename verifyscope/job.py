@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,7 +22,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -88,42 +89,43 @@ def run(
     cwd: Path | None = None,
     after: Callable[[Sequence[Outcome]], None] = lambda outcomes: None,
     say: Callable[[str], None] = lambda text: None,
+    tick: Callable[[str], None] = lambda text: None,
 ) -> list[Outcome]:
     """Run `steps` in order and return what became of each.
 
     shares: the limits are shares of the budget, so each step has its own for certain, and what
     steps leave of theirs is for those after them; else a step has its limit as long as the budget
     keeps the least of all later ones. missing: packages and programs that this machine lacks. cwd:
-    where steps run. after: called with the outcomes so far whenever there is a new one. On
+    where steps run. after: called with the outcomes so far whenever there is a new one. say: called
+    with a line when a step begins and ends, tick: with one each second meanwhile. On
     KeyboardInterrupt the running step is ended and the error goes on, after `after` has seen that
     it failed.
     """
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    environment = {**os.environ, **(variables or {})}
+    place = _Place(folder, {**os.environ, **(variables or {})}, cwd, tick)
     outcomes: list[Outcome] = []
     for at, step in enumerate(steps):
         elapsed_s = time.monotonic() - began
         limit_s = (_share_s if shares else _limit_s)(steps, at, budget_s, elapsed_s)
+        title = f"[{at + 1}/{len(steps)}] {step.name}"
         why_not = step.why_not or _needs(step, missing)
-        head = f"{_clock(elapsed_s)} [{at + 1}/{len(steps)}] {step.name}"
-        if not why_not and limit_s < step.least_s:
-            why_not = "no time left"
-        if why_not:
-            outcome = _skipped(step, why_not)
+        if why_not or limit_s < step.least_s:
+            outcome = _skipped(step, why_not or "no time left")
         else:
-            say(f"{head}, at most {_clock(limit_s)}")
+            made = replace(step, command=(*step.command, *(more := step.more())))
+            given = f", given {shlex.join(more)}" if more else ""
+            say(f"{_clock(elapsed_s)} {title}, at most {_clock(limit_s)}{given}")
             log = folder / "logs" / f"{at + 1:02}-{_file_name(step.name)}.txt"
             try:
-                outcome = _run_one(step, folder, log, limit_s, environment, cwd)
+                outcome = _run_one(made, place, log, limit_s)
             except KeyboardInterrupt:
                 after([*outcomes, _failed(step, 0.0, "interrupted")])
                 raise
             if outcome.result == "failed":
                 say(_tail(log, 12))
-            head = f"{_clock(time.monotonic() - began)} [{at + 1}/{len(steps)}] {step.name}"
         outcomes.append(outcome)
-        say(f"{head}: {_said(outcome)}")
+        say(f"{_clock(time.monotonic() - began)} {title}: {_said(outcome)}")
         after(outcomes)
     return outcomes
 
@@ -176,47 +178,48 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _run_one(
-    step: Step,
-    folder: Path,
-    log: Path,
-    limit_s: float,
-    environment: Mapping[str, str],
-    cwd: Path | None,
-) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where steps run: folder of their files, environment, current folder; who hears of seconds."""
+
+    folder: Path
+    environment: Mapping[str, str]
+    cwd: Path | None
+    tick: Callable[[str], None]
+
+
+def _run_one(step: Step, place: _Place, log: Path, limit_s: float) -> Outcome:
     began = time.monotonic()
     mark = uuid.uuid4().hex
     with contextlib.ExitStack() as open_files:
         stderr = open_files.enter_context(log.open("wb"))
         stdout = stderr
         if step.output is not None:
-            stdout = open_files.enter_context((folder / step.output).open("wb"))
+            stdout = open_files.enter_context((place.folder / step.output).open("wb"))
         try:
             process = subprocess.Popen(
-                (*step.command, *step.more()),
+                step.command,
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                env={**environment, **step.variables, _MARK: mark},
-                cwd=cwd,
+                env={**place.environment, **step.variables, _MARK: mark},
+                cwd=place.cwd,
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
         except OSError as error:
             return _failed(step, 0.0, f"{step.command[0]}: {error.strerror}")
         try:
-            status: int | None = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            status = None
+            status = _wait(process, limit_s, lambda text: place.tick(f"{step.name}: {text}"))
         finally:
             _end(process, _KEEP_S if step.may_be_cut else _GRACE_S)
             _kill_marked(mark)
     seconds = time.monotonic() - began
     if status == 0:
         return Outcome(name=step.name, result="passed", seconds=seconds)
-    text = _text(log) + (_text(folder / step.output) if step.output is not None else "")
+    text = _text(log) + (_text(place.folder / step.output) if step.output is not None else "")
     if status is None and step.may_be_cut and process.returncode in _KEPT:
-        reason = "its time was up; what it measured until then is kept"
+        reason = "time was up; what it measured is kept"
         return Outcome(name=step.name, result="cut", seconds=seconds, reason=reason)
     return _judge(step, status, seconds, limit_s, text)
 
@@ -260,6 +263,18 @@ def _judge(step: Step, status: int | None, seconds: float, limit_s: float, text:
     if status < 0:
         return _failed(step, seconds, f"ended by {signal.Signals(-status).name}")
     return _failed(step, seconds, f"exit status {status}: {_last_line(text)}".rstrip(": "))
+
+
+def _wait(
+    process: subprocess.Popen[bytes], limit_s: float, tick: Callable[[str], None]
+) -> int | None:
+    """Return the exit status, None if the process has not ended in time."""
+    began = time.monotonic()
+    while (elapsed_s := time.monotonic() - began) < limit_s:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(min(1.0, limit_s - elapsed_s))
+        tick(f"{_clock(time.monotonic() - began)} of {_clock(limit_s)}")
+    return process.poll()
 
 
 def _end(process: subprocess.Popen[bytes], keep_s: float) -> None:

@@ -73,10 +73,18 @@ def test_a_lookup_of_what_is_not_printed_fails() -> None:
 
 
 def test_the_calculator_says_what_readme_shows(run: Run) -> None:
-    (command,), *shown = blocks("Does speculation pay?")
-    status, out = run(speculation.app, command)
-    assert status == 0
-    assert missing([line for block in shown for line in block], out) == []
+    Path("verify.log").write_text("\n".join(blocks("A log instead of a benchmark")[0]) + "\n")
+    out, shown = "", list[str]()
+    for block in [*blocks("Does speculation pay?"), ["python"]]:
+        if not block[0].startswith("python"):
+            shown += block
+            continue
+        assert missing(shown, out) == []
+        for command in block if block[0] != "python" else ():
+            ingest = command.startswith(ingesting.PROGRAM)
+            status, out = run(ingesting.application if ingest else speculation.app, command)
+            assert status == 0
+        shown = []
 
 
 def test_the_plan_of_a_sweep_is_what_readme_shows(run: Run) -> None:

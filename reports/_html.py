@@ -25,9 +25,9 @@ from reports import _marks
 from verifyscope.records import Measurement
 
 PAGE = "report.html"
+_REPORT, _DOCUMENT = "report.html.j2", "document.html.j2"
 MOST_BYTES = 6_000_000
 _PACKED = "\ue010"  # no record's text can hold it
-_REPORT, _DOCUMENT = "report.html.j2", "document.html.j2"
 _HERE = Path(__file__).parent
 _OWN_IDS = (
     "one-pass",
@@ -63,7 +63,8 @@ def page(
 
 def document(markdown: str, *, plots: Path | None, records: Mapping[str, Measurement]) -> str:
     """Return a page without a table of all records; its tables sort and filter all the same."""
-    shown = _shown(markdown, plots, records, {}, scripts=("tables.js",))
+    names = {name: name for name in records}
+    shown = _shown(markdown, plots, records, names, scripts=("tables.js",))
     return _template(_DOCUMENT).render(**shown)
 
 

@@ -45,8 +45,8 @@ test: setup ## the tests that fit into six minutes on two cores
 test-long: setup ## all tests, with the full product of configurations
 	@$(venv) -m pytest -n 2 --benchmark-disable
 
-bench: setup ## the main job: sweep, compile gate, suites, budget; a report under runs/
-	@$(venv) -m suites.bench
+bench: setup ## the main job: sweep, stub, compile gate, all suites, budget; a report under runs/
+	@$(venv) -m verifyscope.diagnose --model kimi-k2.5 --tp 8 --minutes 5 --compile 90 120 -k ''
 
 smoke: setup ## a few seconds: what this machine can do, one op listed, one budget
 	@$(venv) -m verifyscope

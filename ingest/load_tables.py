@@ -2,8 +2,8 @@
 
 The first column is requests (conc, bs, ...), context (ctx, ...) or bytes. What the others hold is
 told by their names (`_us`, `_ms`, `_tok_s`), else by a line above that names one unit (tok/s);
-without either the table is not read. A column is called by its name without the unit. `mtp3`, `k3` or `spec3` is 3 drafted tokens; `no_mtp`,
-`plain` none.
+without either the table is not read. A column is called by its name without the unit. `mtp3`, `k3`
+or `spec3` is 3 drafted tokens; `no_mtp`, `plain` none.
 """
 
 import re

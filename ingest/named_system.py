@@ -9,7 +9,8 @@ Arguments count before headings: lines without a time among the first of a file.
 says nothing of an aspect, the file's name does: people name files so that they tell them apart.
 What one place names with several values it does not know ("kimi_vs_qwen.txt").
 
-Of a model its family, version and size are kept, of an unknown family the last part of its path.
+Of a model its family, version and size are kept; of an unknown family the last part of its path, if
+it reads like a model's name (foo-7b).
 """
 
 import re
@@ -65,8 +66,7 @@ _VERSION = re.compile(
 )
 _DEVICE = re.compile(r"device_name=([\w-]{2,80})")
 _DIGEST = re.compile(r"[0-9a-f]{12,}")
-_NO_NAMES = ("model", "models", "weights", "checkpoint", "target", "default", "hf", "snapshots")
-_PLAIN = re.compile(r"[a-z0-9][\w.-]{1,60}")
+_PLAIN = re.compile(r"(?=.*-)(?=.*\d)[a-z0-9][\w.-]{1,60}")  # foo-7b: no folder, no user
 
 
 @dataclass(slots=True)
@@ -171,11 +171,13 @@ def _argument(text: str) -> str | None:
     found = _ARGUMENT.search(_DRAFT.sub("", text))
     if found is None:
         return None
-    path = next(value for value in found.groups() if value)
+    return model_of(next(value for value in found.groups() if value))
+
+
+def model_of(path: str) -> str | None:
+    """Return the model of a path or of a name on a hub; None where it names none."""
     known = models_in(path.replace("/", " "))
     if known:
         return max(known, key=len)
-    words = [word for word in path.lower().rstrip("/").split("/") if word not in _NO_NAMES]
-    last = redacted(words[-1]) if words else ""
-    plain = _PLAIN.fullmatch(last) and not _DIGEST.search(last)
-    return last if plain and last not in _NO_NAMES else None
+    last = redacted(path.lower().rstrip("/").rpartition("/")[2])
+    return last if _PLAIN.fullmatch(last) and not _DIGEST.search(last) else None

@@ -16,12 +16,13 @@ from ingest import printing
 from ingest.facts import Facts
 from ingest.formats import FORMATS, HEAD_BYTES, Format, recognise
 from ingest.kernel_classes import Pattern
-from ingest.log import Log, as_utf_8, is_utf_16, numbered_lines
+from ingest.log import Log, as_lines, as_utf_8, is_utf_16, numbered_lines
 from ingest.looks import is_json, looks
 from ingest.model_findings import Machine
 from ingest.opening import COMPRESSED, Unknown, Unpacked, Unreadable, files_of, opened
 from ingest.printing import Shown
 from ingest.serving_records import plain_given
+from ingest.shipped import Shipping, shipping_of
 from ingest.verdict import conclusions
 from verifyscope import cli, environment, runs
 from verifyscope.errors import Failure, UsageError
@@ -30,6 +31,7 @@ from verifyscope.records import Environment, Evidence, Finding, Measurement
 
 PROGRAM = "python -m ingest"
 _OVERLAP_BYTES = 2**12
+_SHIPPED_BYTES = 2**17
 _LONGEST_NAME = 120
 _MOST_NAMES = 3
 
@@ -155,13 +157,13 @@ def _records(
 ) -> Iterator[Measurement | Finding | Facts]:
     """Yield what a file says; `Unreadable` tells in a line why it says nothing."""
     with opened(path) as (stream, unpacked):
-        known = _formats(path, stream, unpacked)
+        known, shipping = _formats(path, stream, unpacked)
         gave: dict[str, None] = {}
         for one in known:
             stream.seek(0)
             log = Log(
                 file=found.file,
-                lines=numbered_lines(stream),
+                lines=numbered_lines(stream, shipping),
                 environment=here.id,
                 command=here.command,
                 stream=stream,
@@ -198,8 +200,10 @@ def _cut(stream: BinaryIO, unpacked: Unpacked | None, *, text: bool) -> Iterator
             yield "no newline ends its last line, which may be cut"
 
 
-def _formats(path: Path, stream: BinaryIO, unpacked: Unpacked | None) -> tuple[Format, ...]:
-    """Return the formats of a file; `Unreadable` if there is none."""
+def _formats(
+    path: Path, stream: BinaryIO, unpacked: Unpacked | None
+) -> tuple[tuple[Format, ...], Shipping | None]:
+    """Return the formats of a file and how it was shipped; `Unreadable` if there is no format."""
     head = stream.read(HEAD_BYTES)
     if not head and unpacked is not None and unpacked.broken:
         raise Unreadable(f"{path} is no whole gzip file: {unpacked.broken}; give it whole")
@@ -210,6 +214,8 @@ def _formats(path: Path, stream: BinaryIO, unpacked: Unpacked | None) -> tuple[F
     if head.startswith(b'{"type":') and b'"schema":' in head[:64]:
         raise Unreadable(f"{path} holds records already; python -m reports.build reads it")
     text = as_utf_8(head)
+    shipping = shipping_of(text[:_SHIPPED_BYTES].decode("utf-8", "replace"))
+    text = as_lines(text, shipping)
     known = recognise(text)
     if not any(one.document for one in known):
         if is_json(text, whole=len(head) < HEAD_BYTES):
@@ -220,7 +226,7 @@ def _formats(path: Path, stream: BinaryIO, unpacked: Unpacked | None) -> tuple[F
         raise Unreadable(f"{path} is binary, not a log; give the text that the tool printed")
     if not known:
         raise Unknown(path, looks(text))
-    return known
+    return known, shipping
 
 
 def _elsewhere(stream: BinaryIO, known: Sequence[Format], head: bytes) -> Iterator[Format]:

@@ -19,6 +19,7 @@ from verifyscope.stats import Summary, summarise
 from verifyscope.systems import as_method
 
 GIVEN = "given"
+FROM_TPOT = "from-tpot"
 _RANKS = re.compile(r"\b(\d{1,4}) (?:GPUs|ranks)\b")
 _PARTS = {
     "cycle": "cycle",
@@ -95,7 +96,9 @@ class _Maker:
             mode=steps.mode,
             dims={name: value for name, value in known.items() if value is not None},
             method={
-                "sample": "mean over a log window",
+                "sample": "TPOT x acceptance"
+                if FROM_TPOT in steps.flags
+                else "mean over a log window",
                 "mean_s": fmean(steps.seconds),
                 **self._drafted(steps.mode),
             },

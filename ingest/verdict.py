@@ -71,8 +71,10 @@ def verdict(
     steps = next((one for one in times if one.op == "step" and one.median_s), None)
     if steps is not None and steps.median_s is not None:
         rate = int(steps.dims.get("requests", 1)) / steps.median_s
-        return f"plain decoding takes {steps.median_s * 1e3:.2f} ms a step at {steps.case}: "
-        f"{rate:.1f} tokens/s"
+        return (
+            f"plain decoding takes {steps.median_s * 1e3:.2f} ms a step at {steps.case}: "
+            f"{rate:.1f} tokens/s"
+        )
     if findings:
         return f"{_of_file(findings[0], named=True) if several else ''}{findings[0].sentence}"
     return f"{counted}; nothing in them looks wrong"

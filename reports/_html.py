@@ -1,4 +1,4 @@
-"""report.html: the same page as report.md in one file that asks no network.
+"""report.html: the same page as report.md in one file that asks no network; other pages likewise.
 
 The Markdown of the template is rendered, so that both pages say the same. Markup of a record was
 escaped on its way into Markdown; here only the template's own folds pass as HTML, anything else
@@ -25,6 +25,7 @@ from reports import _marks
 from verifyscope.records import Measurement
 
 PAGE = "report.html"
+_REPORT, _DOCUMENT = "report.html.j2", "document.html.j2"
 _HERE = Path(__file__).parent
 _OWN_IDS = (
     "one-pass",
@@ -51,23 +52,38 @@ def page(
     `plots` holds the images that `markdown` names, `records` those of its marks by id; `packed`
     are the records for the page's own table (reports/_packed.py), `drawing` is a timeline as SVG.
     """
+    shown = _shown(markdown, plots, records, scripts=("tables.js", "page.js"))
+    return _template(_REPORT).render(drawing=drawing, packed=packed, **shown)
+
+
+def document(markdown: str, *, plots: Path | None, records: Mapping[str, Measurement]) -> str:
+    """Return a page without a table of all records; its tables sort and filter all the same."""
+    return _template(_DOCUMENT).render(**_shown(markdown, plots, records, scripts=("tables.js",)))
+
+
+def _shown(
+    markdown: str,
+    plots: Path | None,
+    records: Mapping[str, Measurement],
+    *,
+    scripts: Sequence[str],
+) -> dict[str, object]:
+    """Return what each template shows."""
     tokens = _markdown().parse(markdown)
     _set_anchors(tokens)
     body = _Page(plots).render(tokens, _markdown().options, {})
-    sections = _sections(_marks.as_html(body, records))
-    style, script = _file("page.css"), _file("page.js")
-    return _template().render(
-        title=_title(markdown),
-        style=style,
-        style_digest=_digest(style),
-        script=script,
-        script_digest=_digest(script),
-        first=next(sections),
-        sections=list(sections),
-        names=_names(tokens),
-        drawing=drawing,
-        packed=packed,
-    )
+    first, *sections = _sections(_marks.as_html(body, records))
+    style, script = _file("page.css"), "".join(map(_file, scripts))
+    return {
+        "title": _title(markdown),
+        "style": style,
+        "style_digest": _digest(style),
+        "script": script,
+        "script_digest": _digest(script),
+        "first": first,
+        "sections": sections,
+        "names": _names(tokens),
+    }
 
 
 class _Page(RendererHTML):
@@ -191,7 +207,7 @@ def _digest(content: str) -> str:
 
 
 @cache
-def _template() -> jinja2.Template:
+def _template(name: str) -> jinja2.Template:
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         undefined=jinja2.StrictUndefined,
@@ -199,4 +215,4 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         autoescape=True,
     )
-    return templates.get_template("report.html.j2")
+    return templates.get_template(name)

@@ -235,7 +235,7 @@ def _held(dims: Mapping[str, Value]) -> str:
 
 def _points_table(of_op: Sequence[Series]) -> str:
     """Return times by T, of each series some points from the quickest to the slowest."""
-    each = max(2, _MOST_ROWS // len(of_op))
+    each = max(1, _MOST_ROWS // len(of_op))
     chosen = [(one, point) for one in of_op for point in _spread(one.points(), each)]
     if not chosen:
         return _rows_table([Series(_spread_rows(one, each)) for one in of_op])
@@ -250,7 +250,7 @@ def _points_table(of_op: Sequence[Series]) -> str:
             ),
             *(_text.median(point.get(t)) for t in columns),
         )
-        for one, point in chosen[:_MOST_ROWS]
+        for one, point in chosen
     ]
     axis = of_op[0].axis
     header = ("by", "on", "point", *(f"{axis}={t}" for t in columns))
@@ -280,4 +280,6 @@ def _spread_rows(one: Series, most: int) -> tuple[Measurement, ...]:
 def _evenly(count: int, most: int) -> list[int]:
     if count <= most:
         return list(range(count))
+    if most == 1:
+        return [count // 2]
     return [round(at * (count - 1) / (most - 1)) for at in range(most)]

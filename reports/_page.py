@@ -369,6 +369,7 @@ class TraceView:
 class TracesView:
     """The section of traces."""
 
+    overview: str
     shown: list[TraceView]
     left_out: str
 
@@ -376,6 +377,7 @@ class TracesView:
 def _traces_view(found: Collected) -> TracesView:
     every = _traces.traces(found.traces)
     return TracesView(
+        overview=_traces.overview(every) if len(every) > 1 else "",
         shown=[
             TraceView(
                 name=_traces.heading(one),

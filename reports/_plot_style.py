@@ -47,6 +47,8 @@ COLOURS = (
 )
 MARKERS = "osD^vPX*"
 GREY, PALE = "#666666", "#cfcfcf"
+FASTER, SLOWER = COLOURS[2], COLOURS[1]
+BAR = 0.6  # of the height of a row
 HATCHES = ("", "//", "\\\\", "..", "xx", "--", "", "||", "++", "oo", "", "**")
 # Read together with the marks of a number in report.html (reports/page.css).
 SAID: dict[Source, str] = {
@@ -59,7 +61,7 @@ _BORDERS: dict[Source, Any] = {"measured": "-", "imported": (0, (6, 2)), "predic
 _STROKES = ("x", "+", "1", "2", "3", "4", "|", "_")
 _DPI = 144
 _WIDTH = 8.4  # inches
-_TITLE_WIDTH, _TITLE_LINES = 84, 4
+_TITLE_WIDTH, _TITLE_LINES = 96, 4
 _TITLE_LINE = 0.17  # inches
 _LABEL_WIDTH, _LABEL_LINES = 104, 2
 _NAME_WIDTH = 30
@@ -109,6 +111,42 @@ def border(source: Source) -> dict[str, Any]:
     return {"fill": False, "edgecolor": "black", "linewidth": 1.0, "linestyle": _BORDERS[source]}
 
 
+def step(
+    axes: Axes,
+    at: float,
+    ends: tuple[float, float],
+    *,
+    is_more: bool | None,
+    source: Source = "predicted",
+) -> None:
+    """Draw a step of a waterfall between two times; is_more: None for a whole."""
+    low, high = ends
+    axes.barh(
+        at,
+        high - low,
+        left=low,
+        height=BAR,
+        color=GREY if is_more is None else SLOWER if is_more else FASTER,
+        edgecolor="white",
+        linewidth=0,
+        hatch="//" if is_more else "",
+        label="" if is_more is None or low == high else "longer" if is_more else "shorter",
+    )
+    axes.barh(at, high - low, left=low, height=BAR, **border(source))
+
+
+def say(axes: Axes, words: str, right_of: float, at: float) -> None:
+    """Write words behind a bar."""
+    axes.annotate(
+        words,
+        (right_of, at),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=_SMALL,
+    )
+
+
 def heading(axes: Axes, title: str) -> None:
     """Set the title, in as many lines as it takes."""
     wrapped = _wrapped(title, _TITLE_WIDTH, lines=_TITLE_LINES)
@@ -122,13 +160,15 @@ def legend(
     sources: Iterable[Source] = (),
     bars: Iterable[Source] = (),
     band: bool = False,
+    dots: bool = False,
 ) -> None:
     """Put the labels below the plot, each once, and what is said of all of them.
 
-    sources, bars: of which lines, and bars, the plot has some. band: lines have intervals.
+    sources, bars: of which lines, and bars, the plot has some. band: lines have intervals. dots:
+    what sources are of are dots without a line.
     """
     handles = {name: one for one, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    handles |= _key(set(sources), set(bars), band)
+    handles |= _key(set(sources), set(bars), band, dots)
     width = _LABEL_WIDTH // columns - 6 * (columns > 1)
     axes.figure.legend(
         handles.values(),
@@ -140,14 +180,15 @@ def legend(
     )
 
 
-def _key(sources: set[Source], bars: set[Source], band: bool) -> dict[str, Any]:
+def _key(sources: set[Source], bars: set[Source], band: bool, dots: bool) -> dict[str, Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     found: dict[str, Any] = {}
     for source, words in SAID.items():
         if source in sources:
-            found[words] = Line2D([], [], **line(0, source, colour=GREY))
+            looks = line(0, source, colour=GREY) | ({"linestyle": "none"} if dots else {})
+            found[words] = Line2D([], [], **looks)
         if source in bars:
             found[words] = Patch(**border(source))
     if band:

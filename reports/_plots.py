@@ -22,8 +22,6 @@ MOST_LINES = 8
 _FAR_APART = 50.0  # times the fastest line: on a linear axis it would lie on the floor
 _TICKS_APART = 0.033  # of the width of an axis
 _MARKS_APART = 0.02
-_LESS, _MORE = style.COLOURS[2], style.COLOURS[1]
-_BAR = 0.6  # of the height of a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +130,9 @@ def waterfall(
         for at, (_, after) in enumerate(steps):
             whole = at == 0
             low, high = (0.0, after) if whole else sorted((before, after))
-            _draw_step(axes, at, low, high, is_more=None if whole else after > before)
+            style.step(axes, at, (low, high), is_more=None if whole else after > before)
             change = "" if whole else f" ({_signed(after - before)})"
-            _say(axes, f"{units.seconds(after)}{change}", high, at)
+            style.say(axes, f"{units.seconds(after)}{change}", high, at)
             before = after
         if floor_s is not None:
             axes.axvline(floor_s, color="black", linewidth=1.2, label="byte floor of all its rows")
@@ -147,39 +145,10 @@ def waterfall(
     style.save(path, draw, height=0.9 + 0.34 * len(steps))
 
 
-def _draw_step(axes: Axes, at: int, low: float, high: float, *, is_more: bool | None) -> None:
-    """Draw a step of a waterfall; is_more: None for a whole."""
-    colour = style.GREY if is_more is None else _MORE if is_more else _LESS
-    longer = "" if is_more is None or low == high else "longer" if is_more else "shorter"
-    axes.barh(
-        at,
-        high - low,
-        left=low,
-        height=_BAR,
-        color=colour,
-        edgecolor="white",
-        linewidth=0,
-        hatch="//" if is_more else "",
-        label=longer,
-    )
-    axes.barh(at, high - low, left=low, height=_BAR, **style.border("predicted"))
-
-
 def _signed(seconds: float) -> str:
     if not seconds:
         return "no change"
     return f"{'+' if seconds > 0 else '-'}{units.seconds(abs(seconds))}"
-
-
-def _say(axes: Axes, words: str, right_of: float, at: float) -> None:
-    axes.annotate(
-        words,
-        (right_of, at),
-        xytext=(6, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=8,
-    )
 
 
 def _draw_bar(axes: Axes, bar: Bar, *, at: int, longest: float) -> None:
@@ -190,7 +159,7 @@ def _draw_bar(axes: Axes, bar: Bar, *, at: int, longest: float) -> None:
             at,
             seconds,
             left=left,
-            height=_BAR,
+            height=style.BAR,
             color=colour,
             hatch=style.class_hatch(name),
             edgecolor="white",
@@ -209,11 +178,11 @@ def _draw_bar(axes: Axes, bar: Bar, *, at: int, longest: float) -> None:
                 bbox={"facecolor": colour, "linewidth": 0, "pad": 1.5},
             )
         left += seconds
-    axes.barh(at, left, height=_BAR, **style.border(bar.source))
+    axes.barh(at, left, height=style.BAR, **style.border(bar.source))
     if bar.floor_s is not None:
         ends = [at - 0.4, at + 0.4]
         axes.plot([bar.floor_s] * 2, ends, color="black", linewidth=1.6, label="byte floor")
-    _say(axes, bar.note, max(left, bar.floor_s or 0.0), at)
+    style.say(axes, bar.note, max(left, bar.floor_s or 0.0), at)
 
 
 def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:

@@ -74,9 +74,10 @@ def sentence(shown: Sequence[Measurement], found: Collected) -> str:
 def system(one: Measurement) -> str:
     """Return what an imported record names of its system, as plain text; empty where nothing."""
     named = systems.of_record(one)
-    gpu = one.dims.get("gpu") or one.method.get("device")
-    words = named.words().split(", ") if named.gpu else [str(gpu or ""), *named.words().split(", ")]
-    return " / ".join(word for word in words if word)
+    gpu = named.gpu or one.dims.get("gpu") or one.method.get("device")
+    engine = " ".join(word for word in (named.engine, named.version) if word)
+    tp = f"tp {named.tp}" if named.tp and "tp" in one.method else ""
+    return " / ".join(str(word) for word in (named.model, gpu, engine, tp) if word)
 
 
 def _on(shown: Sequence[Measurement]) -> str:

@@ -105,9 +105,7 @@ def _words(series: Series, found: Collected) -> list[str]:
     words += [str(first.dims[dim]) for dim in ("dtype", "redop") if dim in first.dims]
     if found.on_cpu(first):
         words.append("CPU")
-    words += _mode(first)
-    if " " not in first.implementation:  # a combination says by its name what it asks for
-        words += [f"{setting}={given}" for setting, given in first.requested.items()]
+    words += [*mode(first), *asked(first)]
     if series.imported:
         words.append(f"imported from {first.origin.file}" if first.origin else "imported")
     else:
@@ -117,7 +115,14 @@ def _words(series: Series, found: Collected) -> list[str]:
     return words
 
 
-def _mode(one: Measurement) -> list[str]:
+def asked(one: Measurement) -> list[str]:
+    """Return the settings that were asked for; a combination says them by its name."""
+    if " " in one.implementation and one.source == "measured":
+        return []
+    return [f"{setting}={given}" for setting, given in one.requested.items()]
+
+
+def mode(one: Measurement) -> list[str]:
     """Return how calls were launched; nothing for single calls that nobody says more of."""
     depth = one.depth or 1
     if depth > 1:
@@ -262,11 +267,11 @@ def _cells(size: Size, shared: Sequence[str]) -> tuple[str, ...]:
         NOT_KNOWN if tokens is None else text(_text.value(tokens)),
         _time(out),
         _p99(out),
-        _rate(_algbw(size, out), out, "bytes / time"),
-        _rate(_busbw(size, out), out, "bytes / time x factor"),
+        _rate(_algbw(size.size_bytes, out), out, "bytes / time"),
+        _rate(busbw(size.size_bytes, out), out, "bytes / time x factor"),
         _time(in_place),
         _p99(in_place),
-        _rate(_busbw(size, in_place), in_place, "bytes / time x factor"),
+        _rate(busbw(size.size_bytes, in_place), in_place, "bytes / time x factor"),
         _notes(size, shared),
     )
 
@@ -283,15 +288,16 @@ def _rate(bytes_per_s: float | None, one: Measurement | None, formula: str) -> s
     return _marks.derived(_text.rate(bytes_per_s), [one], formula)
 
 
-def _algbw(size: Size, one: Measurement | None) -> float | None:
-    return None if one is None else _text.divided(size.size_bytes, one.median_s)
+def _algbw(size_bytes: int, one: Measurement | None) -> float | None:
+    return None if one is None else _text.divided(size_bytes, one.median_s)
 
 
-def _busbw(size: Size, one: Measurement | None) -> float | None:
+def busbw(size_bytes: int, one: Measurement | None) -> float | None:
+    """Return algbw times the factor of the collective and its ranks; None for a single rank."""
     if one is None or one.ranks is None or not one.median_s:
         return None
     factor = bandwidth.bus_factor(one.op, one.ranks)
-    rate = _algbw(size, one)
+    rate = _algbw(size_bytes, one)
     # One rank moves nothing over a bus: its factor is 0, and 0 would read as a measurement.
     return None if not factor or rate is None else rate * factor
 

@@ -1,69 +1,10 @@
-"use strict";
-// Tables that sort and filter, the record behind a number, and all records, of which only the rows
-// in sight are in the page. Text goes in as text, never as markup.
-const SCALES = { ns: 1e-9, us: 1e-6, ms: 1e-3, s: 1, B: 1, kB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12,
-  KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, "B/s": 1, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12,
-  "kflop/s": 1e3, "Mflop/s": 1e6, "Gflop/s": 1e9, "Tflop/s": 1e12, "Pflop/s": 1e15 };
-const MANY = 6, LONG = 240, ROW = 22;
+// After tables.js: the record behind a number, and all records, of which only the rows in sight are
+// in the page. Text goes in as text, never as markup.
+const LONG = 240, ROW = 22;
 const tip = document.getElementById("tip");
-
-function valueOf(text) {
-  const found = /^(?:at least |at most |within |above |\+)?(-?[\d,]*\.?\d+(?:e[+-]?\d+)?)\s*([A-Za-z]+(?:\/s)?)?/.exec(text);
-  return found ? Number(found[1].replaceAll(",", "")) * (SCALES[found[2]] ?? 1) : null;
-}
-
-function key(cell) {
-  const number = cell.querySelector("[data-s]");
-  const text = cell.textContent.trim();
-  return number && text.startsWith(number.textContent) ? Number(number.dataset.s) : valueOf(text) ?? text;
-}
-
-function compare(one, other) { // numbers first, then words; what is not known last
-  const rank = (value) => (typeof value === "number" ? 0 : value === "" || value === "–" ? 2 : 1);
-  return rank(one) - rank(other) || (typeof one === "number" ? one - other : String(one).localeCompare(other));
-}
-
-function sorted(items, keys, down) { // what is not known stays last in both directions
-  return items.map((item, at) => [keys[at], item]).sort(([one], [other]) => {
-    const order = compare(one, other);
-    return down && typeof one === typeof other && ![one, other].some((value) => value === "" || value === "–") ? -order : order;
-  }).map(([, item]) => item);
-}
-
-function sortButton(head, act) {
-  const button = document.createElement("button");
-  button.type = "button";
-  button.append(...head.childNodes);
-  button.addEventListener("click", act);
-  head.append(button);
-}
 
 function reach(numbers) { // one stop of the Tab key a table or a paragraph; arrow keys go on from there
   numbers.forEach((number, at) => { number.setAttribute("role", "button"); number.tabIndex = at ? -1 : 0; });
-}
-
-function dress(table) {
-  const body = table.tBodies[0];
-  if (!body) return;
-  const heads = [...table.tHead.rows[0].cells];
-  if (body.rows.length < 2 || !table.tHead.textContent.trim()) return;
-  heads.forEach((head, at) => head.textContent.trim() && sortButton(head, () => {
-    const down = head.getAttribute("aria-sort") === "ascending";
-    heads.forEach((other) => other.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const rows = [...body.rows];
-    body.append(...sorted(rows, rows.map((row) => key(row.cells[at])), down));
-  }));
-  if (body.rows.length <= MANY) return;
-  const label = document.createElement("label"), input = document.createElement("input");
-  label.className = "filter";
-  input.type = "search";
-  label.append("Only rows with ", input);
-  input.addEventListener("input", () => {
-    const words = input.value.toLowerCase().split(/\s+/);
-    for (const row of body.rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
-  });
-  table.parentElement.before(label);
 }
 
 function unitOf(seconds) { return ["s", "ms", "us"].find((name) => seconds >= SCALES[name]) ?? "ns"; }
@@ -250,5 +191,4 @@ filterBox.addEventListener("input", arrange);
 new IntersectionObserver((seen, watcher) => {
   if (seen.some((one) => one.isIntersecting)) { watcher.disconnect(); if (!order.length) arrange(); }
 }).observe(rowsBox);
-document.querySelectorAll("table").forEach(dress);
 Map.groupBy(document.querySelectorAll(NUMBERS), group).forEach(reach);

@@ -15,7 +15,8 @@ from kernels._target import capability
 from kernels.attention import mla_verify as op
 from kernels.attention import mla_verify_cupy as in_cupy
 from kernels.attention import mla_verify_triton as in_triton
-from kernels.attention._mla_verify_tiles import Plan, tile_for
+from kernels.attention._mla_verify_tiles import tile_for
+from kernels.attention._split_plan import Plan
 
 all_ops()  # adds the implementations of every file
 OWN = ("triton", "cupy")

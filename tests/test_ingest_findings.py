@@ -329,3 +329,10 @@ def test_growth_is_told_by_context_with_slope_and_interval() -> None:
     sentence = concluded(CASES[-2][1][0])["cost-grows"].sentence
     assert "grows with context: last quarter " in sentence
     assert "; slope 25 ms (25 to 25) a 1,000 tokens of context" in sentence
+
+
+def test_a_log_of_plain_steps_alone_is_told_with_its_rate() -> None:
+    times = lines.times_of(lines.steady(12.12, graph=None))
+    assert verdict.verdict([], [], times) == (
+        "plain decoding takes 12.12 ms a step at 1 running: 82.5 tokens/s"
+    )

@@ -12,7 +12,8 @@ from kernels._raw import launching_by
 from kernels.attention import mla_verify
 from kernels.attention import mla_verify_cupy as cupy
 from kernels.attention._forms import FORMS
-from kernels.attention._mla_verify_tiles import Plan, plan_for
+from kernels.attention._mla_verify_tiles import plan_for
+from kernels.attention._split_plan import Plan
 from kernels.attention._tiles import Tile
 from verifyscope.hardware import (
     RESERVED_SHARED_BYTES,

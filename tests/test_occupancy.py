@@ -9,7 +9,7 @@ import pytest
 
 from kernels._raw import header_directories
 from verifyscope import hardware
-from verifyscope.occupancy import Occupancy, occupancy, waves
+from verifyscope.occupancy import Occupancy, most_registers, occupancy, waves
 
 CAPABILITIES = tuple(hardware.SHARED_BYTES_PER_BLOCK)
 _HEADER = "cuda_occupancy.h"
@@ -73,6 +73,22 @@ def test_what_cannot_be_launched_has_no_block_and_no_waves() -> None:
 def test_waves_are_blocks_over_what_the_gpu_holds_at_once() -> None:
     assert waves(grid_blocks=376, blocks=2, multiprocessors=188) == 1.0
     assert waves(grid_blocks=47, blocks=1, multiprocessors=188) == 0.25
+
+
+def test_so_many_blocks_are_held_at_once_with_the_most_registers_and_not_with_one_more() -> None:
+    assert most_registers(warps=4, blocks=2) == 255
+    assert most_registers(warps=8, blocks=2) == 128
+    assert most_registers(warps=4, blocks=3) == 168
+    for warps, blocks in itertools.product((4, 8, 16), (1, 2, 3, 4)):
+        most = most_registers(warps=warps, blocks=blocks)
+
+        def held(registers: int, threads: int = 32 * warps) -> int:
+            return occupancy(
+                capability=90, registers=registers, shared_bytes=0, threads=threads
+            ).blocks
+
+        assert held(most) >= blocks
+        assert most == 255 or held(most + 1) < blocks
 
 
 def _header() -> Path | None:

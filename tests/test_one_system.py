@@ -54,6 +54,8 @@ def test_words_name_a_system(name: str, words: str) -> None:
         ),
         ("vllm serve acme/Foo-7B --port 8000", System(model="foo-7b", engine="vllm")),
         ("args: model='/data/snapshots/0123456789abcdef0123'", System()),
+        ("args: model='/home/alice/model'", System()),
+        ("args: model='/home/alice'", System()),
         (
             "Initializing a V1 LLM engine (v0.11.0) with config: model='zai-org/GLM-5.1'",
             System(model="glm-5.1", engine="vllm", version="0.11"),

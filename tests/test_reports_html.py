@@ -5,7 +5,6 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 
 import msgspec
@@ -15,6 +14,7 @@ from reports import _html, _packed, _page
 from reports._collected import collect
 from tests import chromium
 from tests.chromium import Browser
+from tests.html_read import Read
 from tests.report_sample import CPU, GPU, US, imported, kernel, predicted, whole_run, write
 from verifyscope.records import Evidence, Finding, Record
 
@@ -27,31 +27,6 @@ def built(folder: Path, lines: list[Record], *, plots: bool = False) -> tuple[Pa
     _page.write(collect([path]), folder, command="python -m reports.build run", plots=plots)
     html = folder / "report.html"
     return html, html.read_text(), (folder / "report.md").read_text()
-
-
-class Read(HTMLParser):
-    """Collects elements with their attributes, and the text outside of script and style."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self._inside: list[str] = []
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        self._inside = [tag]
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = []
-
-    def handle_data(self, data: str) -> None:
-        if self._inside not in (["script"], ["style"]):
-            self.text += data
-
-    def of(self, tag: str) -> list[dict[str, str | None]]:
-        return [attrs for name, attrs in self.elements if name == tag]
 
 
 def unpacked(html: str) -> dict[str, object]:

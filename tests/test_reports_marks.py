@@ -10,9 +10,10 @@ from markdown_it import MarkdownIt
 
 from reports import _marks, _provenance
 from reports._collected import Collected
+from tests.html_read import Read
 from tests.report_page import Page
 from tests.report_sample import CPU, GPU, collective, imported, kernel, predicted
-from tests.test_reports_html import Read, built
+from tests.test_reports_html import built
 from verifyscope.records import Evidence, Finding, Measurement, Origin, Record
 
 

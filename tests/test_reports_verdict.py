@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from suites.bench import verdict_of
+from reports._first_words import first_words
 from tests.report_page import Page
 from tests.report_sample import CPU, GPU, US, collective, kernel, predicted
 from verifyscope.records import Finding, Measurement, Origin, Record
@@ -18,7 +18,7 @@ def page(tmp_path: Path) -> Page:
 
 def verdict(page: Page, lines: list[Record]) -> str:
     page.of([GPU, CPU, *lines])
-    return verdict_of(page.folder / "out" / "report.md")
+    return first_words((page.folder / "out" / "report.md").read_text(encoding="utf-8"))[0]
 
 
 def forward(launch: str, median_us: float, **changes: object) -> Measurement:
@@ -157,8 +157,13 @@ def test_one_finding_on_the_break_even_is_the_third_sentence_and_two_are_counted
     assert "(2 findings on it)" in said
 
 
-def test_a_folder_without_a_report_has_no_verdict(tmp_path: Path) -> None:
-    assert verdict_of(tmp_path / "report.md") == ""
+def test_the_first_words_are_the_verdict_and_what_is_in_bold_behind_it() -> None:
+    page = (
+        "# A report\n\n**Verdict.** A *verify*\ntakes `x`.\n\n"
+        "**Worth most**: a\\_b.\n\nRows.\n\n**Bold**"
+    )
+    assert first_words(page) == ["Verdict. A verify takes x.", "Worth most: a_b."]
+    assert first_words("# No report of ours\n\nVerdict. None.\n") == []
 
 
 def lever(name: str, number: int, alone_s: float, tokens_per_s: float) -> Measurement:

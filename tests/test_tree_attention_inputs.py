@@ -14,6 +14,7 @@ from kernels._splits import split_count
 from kernels.attention import _tree_attention_plan as plans
 from kernels.attention import tree_attention as op
 from kernels.attention._forms import FORMS
+from kernels.attention._split_plan import Plan
 from kernels.attention._tiles import Tile
 from kernels.attention.tree_attention_cupy_fma import tile_for as fma_tile_for
 from tests.tree_attention_problems import problem
@@ -211,7 +212,7 @@ def test_parts_fill_a_gpu_at_most_once_and_are_never_too_small(
     assert count == 1 or (count - 1) * least_keys < most_keys
 
 
-def plan(shape: op.Shape, mode: Mode = "verify") -> plans.Plan:
+def plan(shape: op.Shape, mode: Mode = "verify") -> Plan:
     tile = Tile(rows=16, keys=32, warps=4, blocks_per_sm=2)
     return plans.plan_for(shape, mode, tile=tile, sms=188)
 
@@ -225,7 +226,7 @@ def test_one_request_of_a_long_context_is_cut_into_as_many_parts_as_there_are_pl
 def test_each_form_launches_its_own_blocks() -> None:
     shape = dataclasses.replace(shape_with(rows=8, width=2048), tokens=5)
     # 40 rows in 3 tiles; 5 tokens of 8 heads; 8 heads of 5 tokens, unsplit.
-    blocks = {mode: (plan(shape, mode).blocks(shape), plan(shape, mode).splits) for mode in FORMS}
+    blocks = {mode: (plan(shape, mode).blocks, plan(shape, mode).splits) for mode in FORMS}
     assert blocks == {"verify": (3, 125), "decode": (5, 75), "extend": (8, 1)}
 
 

@@ -17,6 +17,7 @@ from kernels.attention import tree_attention_cupy as in_cupy
 from kernels.attention import tree_attention_cupy_fma as in_cupy_fma
 from kernels.attention import tree_attention_sdpa as _sdpa  # noqa: F401  # adds an implementation
 from kernels.attention import tree_attention_triton as in_triton
+from kernels.attention._split_plan import Plan
 
 OWN = ("triton", "cupy")
 ALL = ("torch", "sdpa", *OWN)
@@ -100,7 +101,8 @@ def with_split(name: str, inputs: dict[str, Any], *, count: int) -> Outputs:
         attend = in_cupy.attend
         tile = plans.tile_for("cuda", rows=form.rows, head_dim=shape.head_dim)
     with poisoned():
-        return attend(given, plans.Plan(form=form, tile=tile, splits=count, least_keys=1))
+        plan = Plan(form=form, tile=tile, splits=count, least_keys=1, key_heads=shape.kv_heads)
+        return attend(given, plan)
 
 
 def gathered(inputs: Inputs, name: str = "v_cache") -> torch.Tensor:

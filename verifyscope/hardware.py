@@ -95,11 +95,6 @@ class Gpu:
         """Return the most shared memory of a block, or None for an unlisted capability."""
         return SHARED_BYTES_PER_BLOCK.get(self.capability or 0)
 
-    @property
-    def shared_bytes_per_multiprocessor(self) -> int | None:
-        """Return the shared memory of a multiprocessor, or None for an unlisted capability."""
-        return SHARED_BYTES_PER_MULTIPROCESSOR.get(self.capability or 0)
-
     def source_of(self, number: str) -> str | None:
         """Return where the field `number` comes from; None if the number is not known."""
         if number.startswith("shared_bytes"):

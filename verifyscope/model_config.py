@@ -30,7 +30,6 @@ class _Weights(msgspec.Struct):
     num_bits: int
     type: str = "int"
     symmetric: bool = True
-    strategy: str | None = None
     group_size: int | None = None
 
 

@@ -321,9 +321,12 @@ _LLAMA_70B = Model(
     ),
     rms_eps=1e-5,
 )
-TABLE: Mapping[str, Model] = MappingProxyType(
-    {
-        model.name: model
-        for model in (_KIMI_K2, _KIMI_K25, _DEEPSEEK_V3, _QWEN3_235B, _QWEN3_30B, _LLAMA_70B)
-    }
+_ENTRIES = (
+    _KIMI_K2,
+    _KIMI_K25,
+    _DEEPSEEK_V3,
+    _QWEN3_235B,
+    _QWEN3_30B,
+    _LLAMA_70B,
 )
+TABLE: Mapping[str, Model] = MappingProxyType({model.name: model for model in _ENTRIES})

@@ -28,7 +28,8 @@ Limit = Literal["registers", "shared", "warps", "blocks"]
 
 _WARP = 32
 _PARTITIONS = 4
-_REGISTER_UNIT = 256
+_REGISTER_UNIT = 256  # of a warp
+_MOST_REGISTERS = 255  # of a thread
 _SHARED_UNIT_BYTES = 128
 
 
@@ -64,6 +65,15 @@ def occupancy(*, capability: int, registers: int, shared_bytes: int, threads: in
     limited_by = min(limits, key=lambda name: limits[name])
     blocks = limits[limited_by]
     return Occupancy(blocks=blocks, share=blocks * warps / most_warps, limited_by=limited_by)
+
+
+def most_registers(*, warps: int, blocks: int) -> int:
+    """Return the registers a thread may have so that `blocks` of these warps share them.
+
+    Left alone, ptxas aims at more blocks than shared memory lets in, and spills for them.
+    """
+    of_a_warp = REGISTERS_PER_MULTIPROCESSOR // (warps * blocks) // _REGISTER_UNIT * _REGISTER_UNIT
+    return min(_MOST_REGISTERS, of_a_warp // _WARP)
 
 
 def waves(*, grid_blocks: int, blocks: int, multiprocessors: int) -> float | None:

@@ -13,7 +13,6 @@ from verifyscope import hardware
 
 # What a log says of calls and of itself, not of the host.
 _NOT_OF_THE_HOST = ("choices-at-enqueue-only", "choice-not-logged", "log-not-whole")
-_FAR_LEVELS = ("PHB", "SYS")
 _BLACKWELL = 100
 _AMD_GB_S, _SLOWEST_SEARCHED_GB_S = 16, 18
 

@@ -31,6 +31,11 @@ class Gathered:
         """Copy keys or values out of their pages: [batch, kv_heads, keys, head_dim]."""
         return cache[self.page, self.slot].transpose(1, 2)
 
+    def mask(self, dtype: torch.dtype) -> torch.Tensor:
+        """Return what is added to scores, 0 or -inf: [batch, 1, T * group, keys]."""
+        mask = torch.zeros_like(self.visible, dtype=dtype)
+        return mask.masked_fill_(~self.visible, float("-inf"))[:, None]
+
 
 def gather(
     *,
@@ -56,6 +61,16 @@ def gather(
         slot=at % page_size,
         visible=visible.repeat_interleave(group, dim=1),
     )
+
+
+def softmax(score: torch.Tensor, *, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return weights and natural log-sum-exp of scores [..., keys], which are changed.
+
+    A row that sees nothing has an LSE of -inf; a shift of 0 keeps its weights 0.
+    """
+    lse = score.masked_fill_(hidden, float("-inf")).logsumexp(-1)
+    shift = lse.masked_fill(lse == float("-inf"), 0.0)
+    return torch.exp(score - shift[..., None]), lse
 
 
 def pack(q: torch.Tensor, *, tokens: int, kv_heads: int) -> torch.Tensor:

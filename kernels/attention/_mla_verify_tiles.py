@@ -23,12 +23,10 @@ has timed them:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
-from kernels._splits import split_count
 from kernels._target import listed
-from kernels.attention._forms import Form
+from kernels.attention._split_plan import Plan, fill_once
 from kernels.attention._tiles import Tile
 from kernels.attention.mla_verify import Shape
 from verifyscope.records import Mode
@@ -76,21 +74,6 @@ def tile_for(*, rows: int, element_bytes: int, capability: int) -> Tile:
     return table[element_bytes, next((size for size in fitting if rows <= size), fitting[-1])]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How a call is launched: form, tile, parts of the keys, and the least keys of a part."""
-
-    form: Form
-    tile: Tile
-    splits: int
-    least_keys: int
-
-    @property
-    def blocks(self) -> int:
-        """Return the blocks that one part of one request's keys takes."""
-        return -(-self.form.rows // self.tile.rows) * self.form.units
-
-
 def plan_for(shape: Shape, mode: Mode, *, tile: Tile, element_bytes: int, sms: int) -> Plan:
     """Fill the SMs once, with parts that cost no more to merge than to read.
 
@@ -101,13 +84,11 @@ def plan_for(shape: Shape, mode: Mode, *, tile: Tile, element_bytes: int, sms: i
     form = shape.form(mode)
     a_key = (shape.latent + shape.rope) * element_bytes
     worth = -(-_SUM_BYTES * shape.latent * form.rows // a_key)
-    once = Plan(form=form, tile=tile, splits=1, least_keys=max(64, tile.keys, worth))
-    if not form.split:
-        return once
-    splits = split_count(
-        blocks=shape.requests * once.blocks,
+    return fill_once(
+        form,
+        tile=tile,
+        requests=shape.requests,
         most_keys=shape.most_keys,
-        least_keys=once.least_keys,
-        slots=sms * tile.blocks_per_sm,
+        least_keys=max(64, tile.keys, worth),
+        sms=sms,
     )
-    return Plan(form=form, tile=tile, splits=splits, least_keys=once.least_keys)

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 import torch
 
 from kernels import Case, _trees
+from kernels._inputs import must_be
 
 FP8 = torch.float8_e4m3fn
 QUERY_DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-CACHE_DTYPES = {**QUERY_DTYPES, FP8: "fp8"}
 _INDEX_BYTES = 4
+_FP8_SCALES = (0.75, 1.375)  # no powers of two, and not each other
 _NO_PAGES = (-1, None, 2**31 - 1)  # None: one past the last page
 
 
@@ -94,6 +95,11 @@ def signed_words(words: Sequence[Sequence[int]]) -> torch.Tensor:
     return torch.tensor(words).to(torch.int32)
 
 
+def drawn_scales(cache_dtype: torch.dtype | None) -> tuple[float, float]:
+    """Return the two scales that a cache is drawn with: 1, but of fp8."""
+    return _FP8_SCALES if cache_dtype == FP8 else (1.0, 1.0)
+
+
 def check_paging(
     *,
     page_table: torch.Tensor,
@@ -115,12 +121,7 @@ def check_paging(
         ("prefix_lens", prefix_lens, (requests,)),
         ("mask_words", mask_words, (requests, draft_tokens)),
     ):
-        must_be(tensor, name, sizes)
-        if tensor.dtype != torch.int32 or not tensor.is_contiguous():
-            raise ValueError(
-                f"{name} is {tensor.dtype}, strides {tensor.stride()}: give a contiguous int32 "
-                f"tensor"
-            )
+        must_be(tensor, name, sizes, dtype=torch.int32)
 
 
 def check_cache_dtype(
@@ -137,16 +138,6 @@ def check_cache_dtype(
         raise ValueError(f"scales {scales} of a cache that is not fp8: give 1.0")
     if 0 in scales:
         raise ValueError(f"scales {scales}: give what keys and values were divided by, not 0")
-
-
-def must_be(tensor: torch.Tensor, name: str, sizes: tuple[int | None, ...]) -> None:
-    """Raise ValueError unless `tensor` has these sizes; None stands for any."""
-    given = tuple(tensor.shape)
-    if len(given) != len(sizes) or any(
-        size not in (None, at) for at, size in zip(given, sizes, strict=True)
-    ):
-        wanted = ", ".join("any" if size is None else str(size) for size in sizes)
-        raise ValueError(f"{name} is {given}: give [{wanted}]")
 
 
 def keys_of(

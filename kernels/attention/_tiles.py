@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from verifyscope.occupancy import most_registers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
@@ -17,8 +19,5 @@ class Tile:
 
     @property
     def registers(self) -> int:
-        """Return what a thread may have so that this many blocks share an SM's 65,536.
-
-        Left alone, ptxas aims at more blocks than shared memory lets in, and spills for them.
-        """
-        return min(255, 65536 // (32 * self.warps * self.blocks_per_sm) // 8 * 8)
+        """Return what a thread may have so that an SM holds this many blocks."""
+        return most_registers(warps=self.warps, blocks=self.blocks_per_sm)

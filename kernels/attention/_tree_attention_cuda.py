@@ -18,7 +18,7 @@ from kernels._fp8_cuda import LIFT, WIDEN_FP8
 from kernels._raw import RawKernel, must_be_aligned
 from kernels.attention._merge_cupy import merge
 from kernels.attention._paged import FP8
-from kernels.attention._tree_attention_plan import Plan
+from kernels.attention._split_plan import Plan, part_sums
 from kernels.attention.tree_attention import Given
 
 _LOG2_E = 1.4426950408889634
@@ -83,25 +83,19 @@ def refuses(case: Case) -> str | None:
 
 
 def attend(given: Given, plan: Plan, *, body: str, shared_bytes: int = 0) -> Outputs:
-    """Launch the kernel `attend_part` of source `body` by this plan, and merge its parts.
-
-    The partial sums are allocated in the call: inside a capture torch then hands the same memory
-    to every layer, as an engine does, and it stays in L2.
-    """
+    """Launch the kernel `attend_part` of source `body` by this plan, and merge its parts."""
     shape, form, q, caches = given.shape, plan.form, given.q, (given.k_cache, given.v_cache)
     lift = LIFT if given.k_cache.dtype == FP8 else 1.0
-    rows = len(q) * shape.q_heads
     out = torch.empty_like(q)
     lse = torch.empty(len(q), shape.q_heads, dtype=torch.float32, device=q.device)
     once = plan.splits == 1
-    part_out = out if once else lse.new_empty(rows, plan.splits, shape.head_dim)
-    part_lse = lse if once else lse.new_empty(rows, plan.splits)
+    part_out, part_lse = part_sums(out, lse, splits=plan.splits)
     sizes = (
         *(form.tokens, form.heads, form.units),
         *(shape.tokens, shape.kv_heads, shape.group, shape.width, plan.least_keys),
     )
     _kernel(given, plan, body)(
-        (plan.blocks(shape), plan.splits, shape.requests),
+        (plan.blocks, plan.splits, shape.requests),
         (32 * plan.tile.warps,),
         q, *caches, given.page_table, given.prefix_lens, given.mask_words, part_out, part_lse,
         *caches[0].stride()[:3], *caches[1].stride()[:3],

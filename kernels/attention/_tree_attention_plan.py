@@ -19,15 +19,14 @@ shared memory queries, keys, values, scores, weights and a factor a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import Literal
 
 from kernels import Outputs, Prepared
-from kernels._splits import sm_count, split_count
+from kernels._splits import sm_count
 from kernels._target import capability, listed
-from kernels.attention._forms import Form
+from kernels.attention._split_plan import Plan, fill_once
 from kernels.attention._tiles import Tile
 from kernels.attention.tree_attention import Given, Shape
 from verifyscope.hardware import RESERVED_SHARED_BYTES, SHARED_BYTES_PER_MULTIPROCESSOR
@@ -100,20 +99,6 @@ def _fits(language: Language, tile: Tile, head_dim: int, capability: int, room: 
     return elements * _ELEMENT_BYTES + _SCRATCH_BYTES <= room
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How a call is launched: its form, its tile, the parts of the keys, the least keys of one."""
-
-    form: Form
-    tile: Tile
-    splits: int
-    least_keys: int
-
-    def blocks(self, shape: Shape) -> int:
-        """Return the blocks that read one part of one request's keys."""
-        return -(-self.form.rows // self.tile.rows) * self.form.units * shape.kv_heads
-
-
 def plan_for(shape: Shape, mode: Mode, *, tile: Tile, sms: int) -> Plan:
     """Fill the SMs once, with parts that cost no more to merge than to read.
 
@@ -121,16 +106,15 @@ def plan_for(shape: Shape, mode: Mode, *, tile: Tile, sms: int) -> Plan:
     written and read once more, but through L2 at two to three times that speed: hence n >= rows.
     """
     form = shape.form(mode)
-    once = Plan(form=form, tile=tile, splits=1, least_keys=max(64, form.rows, tile.keys))
-    if not form.split:
-        return once
-    splits = split_count(
-        blocks=shape.requests * once.blocks(shape),
+    return fill_once(
+        form,
+        tile=tile,
+        requests=shape.requests,
         most_keys=shape.most_keys,
-        least_keys=once.least_keys,
-        slots=sms * tile.blocks_per_sm,
+        least_keys=max(64, form.rows, tile.keys),
+        sms=sms,
+        key_heads=shape.kv_heads,
     )
-    return Plan(form=form, tile=tile, splits=splits, least_keys=once.least_keys)
 
 
 def prepare(
@@ -138,14 +122,4 @@ def prepare(
 ) -> Prepared:
     """Choose the parts by the shapes; a call is `attend` with the plan that came of it."""
     plan = plan_for(given.shape, mode, tile=tile, sms=sm_count(given.q.device))
-    facts = {
-        "splits": str(plan.splits),
-        "tile": f"{tile.rows}x{tile.keys}",
-        "warps": str(tile.warps),
-        "blocks_per_sm": str(tile.blocks_per_sm),
-    }
-    if tile.stages > 1:
-        facts["stages"] = str(tile.stages)
-    return Prepared(
-        call=lambda: attend(given, plan), facts=facts, launches=1 if plan.splits == 1 else 2
-    )
+    return plan.prepared(lambda: attend(given, plan))

@@ -23,6 +23,7 @@ import math
 import torch
 
 from kernels import Case, Cost, Inputs, Op, Outputs, Tolerance
+from kernels._inputs import tensor
 from verifyscope.records import Value
 
 MINUS_INFINITY = -math.inf
@@ -84,9 +85,7 @@ def inputs(case: Case, device: torch.device) -> Inputs:
 
 def cost(given: Inputs) -> Cost:
     """Read every LSE and the parts that have keys, write a row each; waits for the device."""
-    part_out, part_lse = given["part_out"], given["part_lse"]
-    if not isinstance(part_out, torch.Tensor) or not isinstance(part_lse, torch.Tensor):
-        raise TypeError("part_out and part_lse must be tensors")
+    part_out, part_lse = tensor(given, "part_out"), tensor(given, "part_lse")
     rows, _, dim = part_out.shape
     some = int((part_lse != MINUS_INFINITY).sum())
     return Cost(

@@ -35,9 +35,10 @@ from typing import Any
 import torch
 
 from kernels import Case, Cost, Inputs, Op, Outputs, Prepared, Stage, Tolerance
+from kernels._inputs import must_be
 from kernels.attention import _paged
 from kernels.attention._forms import FORMS, Form, form_of
-from kernels.attention._gathered import Gathered, gather, pack, unpack
+from kernels.attention._gathered import Gathered, gather, pack, softmax, unpack
 from kernels.attention._mla_verify_cases import (
     gate_cases,
     long_gate_cases,
@@ -47,8 +48,6 @@ from kernels.attention._mla_verify_cases import (
 from verifyscope.models import TABLE
 from verifyscope.records import Mode
 
-# How an fp8 cache is drawn: scales that are no powers of two and not each other.
-_FP8_SCALES = (0.75, 1.375)
 _MODEL = TABLE["kimi-k2.5"]  # whose softmax scale the inputs have
 
 
@@ -92,16 +91,16 @@ class Given:
 
     def __post_init__(self) -> None:
         caches = (self.ckv_cache, self.kpe_cache)
-        _paged.must_be(self.q_nope, "q_nope", (None, None, None))
-        _paged.must_be(self.q_pe, "q_pe", (*self.q_nope.shape[:2], None))
+        must_be(self.q_nope, "q_nope", (None, None, None))
+        must_be(self.q_pe, "q_pe", (*self.q_nope.shape[:2], None))
         if self.q_pe.dtype != self.q_nope.dtype:
             raise ValueError(f"q_nope is {self.q_nope.dtype}, q_pe {self.q_pe.dtype}: give one")
         _paged.check_cache_dtype(
             self.q_nope, caches=caches, scales=(self.ckv_scale, self.kpe_scale)
         )
-        _paged.must_be(self.ckv_cache, "ckv_cache", (None, None, self.q_nope.shape[2]))
+        must_be(self.ckv_cache, "ckv_cache", (None, None, self.q_nope.shape[2]))
         pages = self.ckv_cache.shape[:2]
-        _paged.must_be(self.kpe_cache, "kpe_cache", (*pages, self.q_pe.shape[2]))
+        must_be(self.kpe_cache, "kpe_cache", (*pages, self.q_pe.shape[2]))
         _paged.check_paging(
             page_table=self.page_table,
             prefix_lens=self.prefix_lens,
@@ -202,7 +201,7 @@ def draw(
 
     pool = normal(layout.pages, page_size, latent + rope).to(cache_dtype or dtype)
     layout.poison(pool)
-    ckv_scale, kpe_scale = _FP8_SCALES if cache_dtype == _paged.FP8 else (1.0, 1.0)
+    ckv_scale, kpe_scale = _paged.drawn_scales(cache_dtype)
     return {
         "q_nope": query(latent),
         "q_pe": query(rope),
@@ -293,10 +292,8 @@ def torch_attention(**inputs: Any) -> Prepared:
         latent = plan.keys(given.ckv_cache[:, :, None])[:, 0].float()  # [batch, keys, latent]
         rotated = plan.keys(given.kpe_cache[:, :, None])[:, 0].float()
         score = rows @ torch.cat([latent, rotated], dim=-1).transpose(1, 2)
-        lse = score.masked_fill_(hidden, float("-inf")).logsumexp(-1)
-        # A row that sees nothing has an LSE of -inf; a shift of 0 keeps its weights 0.
-        shift = lse.masked_fill(lse == float("-inf"), 0.0)
-        out = torch.exp(score - shift[..., None]) @ latent * given.ckv_scale
+        weight, lse = softmax(score, hidden=hidden)
+        out = weight @ latent * given.ckv_scale
         return {
             "out": unpack(out[:, None], tokens=shape.tokens).to(given.q_nope.dtype),
             "lse": unpack(lse[:, None], tokens=shape.tokens),

@@ -33,8 +33,9 @@ from kernels._splits import sm_count
 from kernels._target import capability, listed
 from kernels.attention._merge_cupy import merge
 from kernels.attention._mla_verify_cuda import SOURCE
-from kernels.attention._mla_verify_tiles import Plan, plan_for
+from kernels.attention._mla_verify_tiles import plan_for
 from kernels.attention._paged import FP8
+from kernels.attention._split_plan import Plan, part_sums
 from kernels.attention._tiles import Tile
 from kernels.attention.mla_verify import FORM_COSTS, OP, Given
 from verifyscope.hardware import (
@@ -175,28 +176,17 @@ def _prepared(inputs: Mapping[str, Any], *, mode: Mode) -> Prepared:
         element_bytes=given.ckv_cache.element_size(),
         sms=sm_count(given.q_nope.device),
     )
-    facts = {
-        "splits": str(plan.splits),
-        "tile": f"{tile.rows}x{tile.keys}",
-        "warps": str(tile.warps),
-        "blocks_per_sm": str(tile.blocks_per_sm),
-    }
-    return Prepared(
-        call=lambda: attend(given, plan), facts=facts, launches=1 if plan.splits == 1 else 2
-    )
+    return plan.prepared(lambda: attend(given, plan))
 
 
 def attend(given: Given, plan: Plan) -> Outputs:
     """Launch by this plan, whatever the shape would choose."""
-    # The partial sums are allocated in the call: inside a capture torch then hands the same memory
-    # to every layer, as an engine does, and it stays in L2.
     shape, form, tile, q = given.shape, plan.form, plan.tile, given.q_nope
     dims = (shape.latent, shape.rope)
     out = torch.empty_like(q)
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
     once = plan.splits == 1
-    part_out = out if once else lse.new_empty(lse.numel(), plan.splits, shape.latent)
-    part_lse = lse if once else lse.new_empty(lse.numel(), plan.splits)
+    part_out, part_lse = part_sums(out, lse, splits=plan.splits)
     fp8 = given.ckv_cache.dtype == FP8
     kernel = _attend_kernel(
         q.dtype, fp8=fp8, dims=dims, page_size=shape.page_size, tile=tile, once=once

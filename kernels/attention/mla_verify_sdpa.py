@@ -12,6 +12,7 @@ With 576 dims a query and 512 a value, torch's fused kernels refuse, and what ru
 which writes the scores: it is the baseline of code that uses what torch ships.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,10 +39,7 @@ def sdpa_attention(**inputs: Any) -> Prepared:
 
     plan = index()
 
-    def fill() -> torch.Tensor:
-        mask = torch.zeros_like(plan.visible, dtype=dtype)
-        return mask.masked_fill_(~plan.visible, float("-inf"))[:, None]  # [batch, 1, rows, keys]
-
+    fill = partial(plan.mask, dtype)
     mask = fill()
 
     def call() -> Outputs:

@@ -34,7 +34,7 @@ from kernels._fp8_triton import LIFT, widen_pairs
 from kernels._splits import sm_count
 from kernels._target import capability
 from kernels.attention._merge_triton import merge
-from kernels.attention._mla_verify_tiles import Plan, plan_for, tile_for
+from kernels.attention._mla_verify_tiles import plan_for, tile_for
 from kernels.attention._online_softmax_triton import (
     divisor_and_lse,
     only_seen,
@@ -42,6 +42,7 @@ from kernels.attention._online_softmax_triton import (
     weights,
 )
 from kernels.attention._paged import FP8
+from kernels.attention._split_plan import Plan, part_sums
 from kernels.attention.mla_verify import FORM_COSTS, OP, Given
 from verifyscope.records import Mode
 
@@ -186,18 +187,7 @@ def _prepared(given: Given, mode: Mode) -> Prepared:
     )
     sms = sm_count(given.q_nope.device)
     plan = plan_for(shape, mode, tile=tile, element_bytes=element_bytes, sms=sms)
-    facts = {
-        "splits": str(plan.splits),
-        "tile": f"{tile.rows}x{tile.keys}",
-        "warps": str(tile.warps),
-        "stages": str(tile.stages),
-        "blocks_per_sm": str(tile.blocks_per_sm),
-    }
-    return Prepared(
-        call=lambda: _attend(given, plan, caches),
-        facts=facts,
-        launches=1 if plan.splits == 1 else 2,
-    )
+    return plan.prepared(lambda: _attend(given, plan, caches))
 
 
 def attend(given: Given, plan: Plan) -> Outputs:
@@ -220,15 +210,12 @@ def _as_loaded(given: Given) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _attend(given: Given, plan: Plan, caches: tuple[torch.Tensor, torch.Tensor]) -> Outputs:
-    # The partial sums are allocated in the call: inside a capture torch then hands the same memory
-    # to every layer, as an engine does, and it stays in L2.
     shape, form, tile, q = given.shape, plan.form, plan.tile, given.q_nope
     lift = LIFT if given.ckv_cache.dtype == FP8 else 1.0
     out = torch.empty_like(q)
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
     once = plan.splits == 1
-    part_out = out if once else lse.new_empty(lse.numel(), plan.splits, shape.latent)
-    part_lse = lse if once else lse.new_empty(lse.numel(), plan.splits)
+    part_out, part_lse = part_sums(out, lse, splits=plan.splits)
     whole = form.heads == shape.heads  # of all heads a unit's rows lie side by side
     _attend_part[(plan.blocks, plan.splits, shape.requests)](
         q, given.q_pe, *caches, given.page_table, given.prefix_lens, given.mask_words,

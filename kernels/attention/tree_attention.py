@@ -28,9 +28,10 @@ from typing import Any
 import torch
 
 from kernels import Case, Cost, Inputs, Op, Outputs, Prepared, Stage, Tolerance
+from kernels._inputs import must_be
 from kernels.attention import _paged
 from kernels.attention._forms import FORMS, Form, form_of
-from kernels.attention._gathered import Gathered, gather, pack, unpack
+from kernels.attention._gathered import Gathered, gather, pack, softmax, unpack
 from kernels.attention._tree_attention_cases import (
     gate_cases,
     long_gate_cases,
@@ -38,9 +39,6 @@ from kernels.attention._tree_attention_cases import (
     tiny_cases,
 )
 from verifyscope.records import Mode
-
-# How an fp8 cache is drawn: scales that are no powers of two and not each other.
-_FP8_SCALES = (0.75, 1.375)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +86,9 @@ class Given:
     def __post_init__(self) -> None:
         caches = (self.k_cache, self.v_cache)
         _paged.check_cache_dtype(self.q, caches=caches, scales=(self.k_scale, self.v_scale))
-        _paged.must_be(self.q, "q", (None, None, None))
-        _paged.must_be(self.k_cache, "k_cache", (None, None, None, self.q.shape[2]))
-        _paged.must_be(self.v_cache, "v_cache", tuple(self.k_cache.shape))
+        must_be(self.q, "q", (None, None, None))
+        must_be(self.k_cache, "k_cache", (None, None, None, self.q.shape[2]))
+        must_be(self.v_cache, "v_cache", tuple(self.k_cache.shape))
         _paged.check_paging(
             page_table=self.page_table,
             prefix_lens=self.prefix_lens,
@@ -189,7 +187,7 @@ def draw(
         layout.poison(drawn)
         return drawn
 
-    k_scale, v_scale = _FP8_SCALES if cache_dtype == _paged.FP8 else (1.0, 1.0)
+    k_scale, v_scale = _paged.drawn_scales(cache_dtype)
     return {
         "q": normal(requests * tokens, heads[0], head_dim),
         "k_cache": cache(),
@@ -275,10 +273,7 @@ def torch_attention(**inputs: Any) -> Prepared:
         rows = pack(given.q, tokens=shape.tokens, kv_heads=shape.kv_heads).float()
         keys = plan.keys(given.k_cache).float()
         score = rows * (given.scale * given.k_scale) @ keys.transpose(2, 3)
-        lse = score.masked_fill_(hidden, float("-inf")).logsumexp(-1)
-        # A row that sees nothing has an LSE of -inf; a shift of 0 keeps its weights 0.
-        shift = lse.masked_fill(lse == float("-inf"), 0.0)
-        weight = torch.exp(score - shift[..., None])  # [batch, heads, rows, keys]
+        weight, lse = softmax(score, hidden=hidden)  # [batch, heads, rows, keys]
         values = plan.keys(given.v_cache).float()
         out = unpack(weight @ values * given.v_scale, tokens=shape.tokens)
         return {"out": out.to(given.q.dtype), "lse": unpack(lse, tokens=shape.tokens)}

@@ -20,7 +20,8 @@ from typing import Any
 
 from kernels import Needs, Outputs, Prepared
 from kernels.attention import _tree_attention_cuda as cuda
-from kernels.attention._tree_attention_plan import Plan, prepare, shared_bytes, tile_for
+from kernels.attention._split_plan import Plan
+from kernels.attention._tree_attention_plan import prepare, shared_bytes, tile_for
 from kernels.attention.tree_attention import FORM_COSTS, OP, Given
 from verifyscope.records import Mode
 

@@ -17,8 +17,9 @@ from typing import Any
 
 from kernels import Case, Needs, Outputs, Prepared
 from kernels.attention import _tree_attention_cuda as cuda
+from kernels.attention._split_plan import Plan
 from kernels.attention._tiles import Tile
-from kernels.attention._tree_attention_plan import Plan, prepare
+from kernels.attention._tree_attention_plan import prepare
 from kernels.attention.tree_attention import OP, Given, Shape
 
 _MOST_ROWS = 8

@@ -9,6 +9,7 @@ torch's slowest path takes a mask. An fp8 cache is widened in the copy. SDPA ret
 "out" is all there is.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,10 +36,7 @@ def sdpa_attention(**inputs: Any) -> Prepared:
 
     plan = index()
 
-    def fill() -> torch.Tensor:
-        mask = torch.zeros_like(plan.visible, dtype=dtype)
-        return mask.masked_fill_(~plan.visible, float("-inf"))[:, None]  # [batch, 1, rows, keys]
-
+    fill = partial(plan.mask, dtype)
     mask = fill()
 
     def call() -> Outputs:

@@ -38,7 +38,8 @@ from kernels.attention._online_softmax_triton import (
     weights,
 )
 from kernels.attention._paged import FP8
-from kernels.attention._tree_attention_plan import Plan, prepare, tile_for
+from kernels.attention._split_plan import Plan, part_sums
+from kernels.attention._tree_attention_plan import prepare, tile_for
 from kernels.attention.tree_attention import FORM_COSTS, OP, Given
 from verifyscope.records import Mode
 
@@ -156,22 +157,16 @@ def _prepared(given: Given, mode: Mode) -> Prepared:
 
 
 def attend(given: Given, plan: Plan) -> Outputs:
-    """Launch by this plan, whatever the shape would choose.
-
-    The partial sums are allocated in the call: inside a capture torch then hands the same memory
-    to every layer, as an engine does, and it stays in L2.
-    """
+    """Launch by this plan, whatever the shape would choose."""
     shape, form, tile, q = given.shape, plan.form, plan.tile, given.q
     caches, lift = (given.k_cache, given.v_cache), 1.0
     if given.k_cache.dtype == FP8:
         caches, lift = (given.k_cache.view(torch.uint8), given.v_cache.view(torch.uint8)), LIFT
-    rows = len(q) * shape.q_heads
     out = torch.empty_like(q)
     lse = torch.empty(len(q), shape.q_heads, dtype=torch.float32, device=q.device)
     once = plan.splits == 1
-    part_out = out if once else lse.new_empty(rows, plan.splits, shape.head_dim)
-    part_lse = lse if once else lse.new_empty(rows, plan.splits)
-    _attend_part[(plan.blocks(shape), plan.splits, shape.requests)](
+    part_out, part_lse = part_sums(out, lse, splits=plan.splits)
+    _attend_part[(plan.blocks, plan.splits, shape.requests)](
         q, *caches, given.page_table, given.prefix_lens, given.mask_words, part_out, part_lse,
         given.scale * given.k_scale * lift * _LOG2_E, given.v_scale * lift,
         form.tokens, form.heads, form.units,

@@ -9,6 +9,7 @@ time for a dtype is the peak that rows of that dtype are held to; see suites/cei
 import torch
 
 from kernels import Case, Cost, Inputs, Op, Outputs, Prepared, Tolerance
+from kernels._inputs import tensor
 from verifyscope.records import Value
 
 
@@ -31,9 +32,7 @@ def inputs(case: Case, device: torch.device) -> Inputs:
 
 def cost(given: Inputs) -> Cost:
     """Count each multiply-add as 2 flops; read a and b, write c."""
-    a = given["a"]
-    if not isinstance(a, torch.Tensor):
-        raise TypeError(f"a is {a!r}, not a tensor")
+    a = tensor(given, "a")
     return Cost(flops=2 * len(a) ** 3, read_bytes=2 * a.nbytes, written_bytes=a.nbytes)
 
 

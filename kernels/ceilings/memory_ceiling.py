@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from kernels import Case, Cost, Inputs, Needs, Op, Outputs, Prepared, Tolerance
+from kernels._inputs import number, tensor
 
 COLS = 16384
 # Divides COLS, so that no load or store has anything to mask.
@@ -56,30 +57,20 @@ def _rows(case: Case) -> int:
     return case.number("bytes") // _ROW_BYTES
 
 
-def _tensor(given: Inputs, name: str) -> torch.Tensor:
-    value = given[name]
-    if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{name} is {value!r}, not a tensor")
-    return value
-
-
 def read_cost(given: Inputs) -> Cost:
     """Read x, write a sum a row."""
-    x = _tensor(given, "x")
+    x = tensor(given, "x")
     return Cost(flops=x.numel(), read_bytes=x.nbytes, written_bytes=4 * len(x))
 
 
 def write_cost(given: Inputs) -> Cost:
     """Write y."""
-    rows = given["rows"]
-    if not isinstance(rows, int):
-        raise TypeError(f"rows is {rows!r}, not a whole number")
-    return Cost(flops=0, read_bytes=4, written_bytes=rows * _ROW_BYTES)
+    return Cost(flops=0, read_bytes=4, written_bytes=number(given, "rows") * _ROW_BYTES)
 
 
 def copy_cost(given: Inputs) -> Cost:
     """Read x, write y."""
-    x = _tensor(given, "x")
+    x = tensor(given, "x")
     return Cost(flops=0, read_bytes=x.nbytes, written_bytes=x.nbytes)
 
 

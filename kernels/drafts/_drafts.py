@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import torch
 
 from kernels import Case, _trees
+from kernels._inputs import must_be
 from kernels.attention import _paged
 from verifyscope.records import Value
 
@@ -67,11 +68,7 @@ def int32(rows: object, device: torch.device) -> torch.Tensor:
 
 def must_be_int32(tensor: torch.Tensor, name: str, sizes: tuple[int | None, ...]) -> None:
     """Raise ValueError unless `tensor` is a contiguous int32 of these sizes; None is any."""
-    _paged.must_be(tensor, name, sizes)
-    if tensor.dtype != torch.int32 or not tensor.is_contiguous():
-        raise ValueError(
-            f"{name} is {tensor.dtype}, strides {tensor.stride()}: give a contiguous int32 tensor"
-        )
+    must_be(tensor, name, sizes, dtype=torch.int32)
 
 
 def must_be_block(requests: int, tokens: int) -> None:

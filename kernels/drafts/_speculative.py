@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.attention import _paged
+from kernels._inputs import must_be
 from kernels.drafts import _drafts
 from verifyscope.records import Value
 
@@ -60,11 +60,7 @@ def drawn(left: torch.Tensor, units: torch.Tensor, *, last: torch.Tensor) -> tor
 
 def must_be_float32(tensor: torch.Tensor, name: str, sizes: tuple[int | None, ...]) -> None:
     """Raise ValueError unless `tensor` is a contiguous float32 of these sizes; None is any."""
-    _paged.must_be(tensor, name, sizes)
-    if tensor.dtype != torch.float32 or not tensor.is_contiguous():
-        raise ValueError(
-            f"{name} is {tensor.dtype}, strides {tensor.stride()}: give a contiguous float32 tensor"
-        )
+    must_be(tensor, name, sizes, dtype=torch.float32)
 
 
 def must_be_probabilities(

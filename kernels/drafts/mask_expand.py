@@ -19,6 +19,7 @@ from __future__ import annotations
 import torch
 
 from kernels import Case, Cost, Inputs, Op, Outputs, Tolerance
+from kernels._inputs import number, tensor
 from kernels.attention import _paged
 from kernels.drafts import _mask_layout
 
@@ -40,12 +41,8 @@ def inputs(case: Case, device: torch.device) -> Inputs:
 
 def cost(given: Inputs) -> Cost:
     """Read words and lengths, write a byte a bit."""
-    words, lengths, bits = given["mask_words"], given["prefix_lens"], given["mask_bits"]
-    if not isinstance(words, torch.Tensor) or not isinstance(lengths, torch.Tensor):
-        raise TypeError("mask_words and prefix_lens must be tensors")
-    if not isinstance(bits, int):
-        raise TypeError(f"mask_bits is {bits!r}, not a whole number")
-    return Cost(flops=0, read_bytes=words.nbytes + lengths.nbytes, written_bytes=bits)
+    read = tensor(given, "mask_words").nbytes + tensor(given, "prefix_lens").nbytes
+    return Cost(flops=0, read_bytes=read, written_bytes=number(given, "mask_bits"))
 
 
 OP = Op(

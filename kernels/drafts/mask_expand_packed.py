@@ -17,6 +17,7 @@ from __future__ import annotations
 import torch
 
 from kernels import Case, Cost, Inputs, Op, Outputs, Tolerance
+from kernels._inputs import number, tensor
 from kernels.attention import _paged
 from kernels.drafts import _mask_layout
 from kernels.drafts.mask_expand import expand_with_torch
@@ -41,12 +42,8 @@ def inputs(case: Case, device: torch.device) -> Inputs:
 
 def cost(given: Inputs) -> Cost:
     """Read words and lengths, write a bit a bit."""
-    words, lengths, packed = given["mask_words"], given["prefix_lens"], given["packed_bytes"]
-    if not isinstance(words, torch.Tensor) or not isinstance(lengths, torch.Tensor):
-        raise TypeError("mask_words and prefix_lens must be tensors")
-    if not isinstance(packed, int):
-        raise TypeError(f"packed_bytes is {packed!r}, not a whole number")
-    return Cost(flops=0, read_bytes=words.nbytes + lengths.nbytes, written_bytes=packed)
+    read = tensor(given, "mask_words").nbytes + tensor(given, "prefix_lens").nbytes
+    return Cost(flops=0, read_bytes=read, written_bytes=number(given, "packed_bytes"))
 
 
 OP = Op(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import torch
 
 from kernels import Case, Cost, Inputs, Op, Outputs, Tolerance
+from kernels._inputs import must_be, number, tensor
 from kernels.attention import _paged
 from kernels.drafts import _drafts, _mask_layout
 
@@ -29,7 +30,7 @@ def must_fit(
         raise ValueError(
             f"mask is {mask.dtype} of {tuple(mask.shape)}: give a flat contiguous bool"
         )
-    _paged.must_be(prefix_lens, "prefix_lens", (None,))
+    must_be(prefix_lens, "prefix_lens", (None,))
     requests = len(prefix_lens)
     _drafts.must_be_block(requests, draft_tokens)
     _mask_layout.must_have_room(
@@ -67,12 +68,8 @@ def inputs(case: Case, device: torch.device) -> Inputs:
 
 def cost(given: Inputs) -> Cost:
     """Read a byte a bit and the lengths, write a bit a bit."""
-    mask, lengths, packed = given["mask"], given["prefix_lens"], given["packed_bytes"]
-    if not isinstance(mask, torch.Tensor) or not isinstance(lengths, torch.Tensor):
-        raise TypeError("mask and prefix_lens must be tensors")
-    if not isinstance(packed, int):
-        raise TypeError(f"packed_bytes is {packed!r}, not a whole number")
-    return Cost(flops=0, read_bytes=mask.nbytes + lengths.nbytes, written_bytes=packed)
+    read = tensor(given, "mask").nbytes + tensor(given, "prefix_lens").nbytes
+    return Cost(flops=0, read_bytes=read, written_bytes=number(given, "packed_bytes"))
 
 
 OP = Op(

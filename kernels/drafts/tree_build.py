@@ -23,6 +23,7 @@ from __future__ import annotations
 import torch
 
 from kernels import Case, Cost, Inputs, Op, Outputs, Tolerance, _trees
+from kernels._inputs import tensor
 from kernels.attention import _paged
 from kernels.drafts import _drafts
 
@@ -60,9 +61,7 @@ def inputs(case: Case, device: torch.device) -> Inputs:
 
 def cost(given: Inputs) -> Cost:
     """Read parents and lengths, write the four lists."""
-    parents, prefix_lens = given["parents"], given["prefix_lens"]
-    if not isinstance(parents, torch.Tensor) or not isinstance(prefix_lens, torch.Tensor):
-        raise TypeError("parents and prefix_lens must be tensors")
+    parents, prefix_lens = tensor(given, "parents"), tensor(given, "prefix_lens")
     return Cost(
         flops=0,
         read_bytes=parents.nbytes + prefix_lens.nbytes,

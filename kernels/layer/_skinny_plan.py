@@ -26,6 +26,7 @@ import torch
 from kernels._splits import split_count
 from kernels._target import listed
 from verifyscope.hardware import SHARED_BYTES_PER_MULTIPROCESSOR
+from verifyscope.occupancy import most_registers
 
 # Parts are only made where blocks are fewer than places for them; GPUs have some hundred SMs.
 _MOST_COUNTED = 4096
@@ -49,11 +50,8 @@ class Tile:
 
     @property
     def registers(self) -> int:
-        """Return what a thread may have so that this many blocks share an SM's 65,536.
-
-        Left alone, ptxas aims at more blocks than shared memory lets in, and spills for them.
-        """
-        return min(255, 65536 // (32 * self.warps * self.blocks_per_sm) // 8 * 8)
+        """Return what a thread may have so that an SM holds this many blocks."""
+        return most_registers(warps=self.warps, blocks=self.blocks_per_sm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

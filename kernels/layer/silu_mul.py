@@ -16,6 +16,7 @@ kernel round silu(gate) before it is multiplied.
 import torch
 
 from kernels import Case, Cost, Inputs, Op, Outputs, Tolerance
+from kernels._inputs import tensor
 from kernels.layer import _ranks
 from verifyscope.records import Value
 
@@ -54,9 +55,7 @@ def inputs(case: Case, device: torch.device) -> Inputs:
 
 def cost(given: Inputs) -> Cost:
     """Read both halves once, write one."""
-    gate_up = given["gate_up"]
-    if not isinstance(gate_up, torch.Tensor):
-        raise TypeError("gate_up is no tensor")
+    gate_up = tensor(given, "gate_up")
     written = gate_up.nbytes // 2
     return Cost(
         flops=_FLOPS * gate_up.numel() // 2, read_bytes=gate_up.nbytes, written_bytes=written

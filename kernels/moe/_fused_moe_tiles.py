@@ -27,6 +27,7 @@ from kernels.moe._align_layout import capacity_of
 from kernels.moe._experts_triton import ROWS
 from kernels.moe._paths import Path
 from kernels.moe.fused_moe import Shape
+from verifyscope.occupancy import most_registers
 
 _PART_BYTES = 65_536  # of weights; a part that reads less saves less than its sums and launch cost
 _PART_STEPS = 2  # of the second product, whose parts cost no launch
@@ -53,8 +54,8 @@ class Tile:
 
     @property
     def registers(self) -> int:
-        """Return what a thread may have so that this many blocks share an SM's 65,536."""
-        return min(255, 65_536 // (32 * self.warps * self.blocks) // 8 * 8)
+        """Return what a thread may have so that an SM holds this many blocks."""
+        return most_registers(warps=self.warps, blocks=self.blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

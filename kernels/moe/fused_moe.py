@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from kernels import Case, Cost, Inputs, Op, Outputs, Tolerance
+from kernels._inputs import must_be
 from kernels.moe import _formats, _routings
 from kernels.moe._baselines import Baseline
 from kernels.moe._formats import Format, format_of
@@ -68,9 +69,9 @@ class Given:
     shared_down: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
-        _must_be("x", self.x, torch.bfloat16, (None, None))
-        _must_be("ids", self.ids, torch.int32, (len(self.x), None))
-        _must_be("weights", self.weights, torch.float32, tuple(self.ids.shape))
+        must_be(self.x, "x", (None, None), dtype=torch.bfloat16)
+        must_be(self.ids, "ids", (len(self.x), None), dtype=torch.int32)
+        must_be(self.weights, "weights", tuple(self.ids.shape), dtype=torch.float32)
         if not self.ids.numel():
             raise ValueError(f"ids is {tuple(self.ids.shape)}: give at least one choice")
         hidden, given = self.x.shape[1], format_of(self.gate_up)
@@ -97,10 +98,10 @@ class Given:
         self, name: str, given: Format, experts: int, rows: int, columns: int
     ) -> None:
         weights, scales = getattr(self, name), getattr(self, f"{name}_scales")
-        _must_be(name, weights, given.dtype, (experts, rows, given.packed(columns)))
+        must_be(weights, name, (experts, rows, given.packed(columns)), dtype=given.dtype)
         if given.scale_dtype is not None:
             sizes = (experts, *given.scale_sizes(rows, columns))
-            _must_be(f"{name}_scales", scales, given.scale_dtype, sizes)
+            must_be(scales, f"{name}_scales", sizes, dtype=given.scale_dtype)
         elif scales.numel():
             raise ValueError(
                 f"{name}_scales is {tuple(scales.shape)}, and {given.name} has no scales: give an "
@@ -113,8 +114,8 @@ class Given:
             return
         if up is None or down is None:
             raise ValueError("shared_gate_up and shared_down: give both, or neither")
-        _must_be("shared_down", down, torch.bfloat16, (hidden, None))
-        _must_be("shared_gate_up", up, torch.bfloat16, (2 * down.shape[1], hidden))
+        must_be(down, "shared_down", (hidden, None), dtype=torch.bfloat16)
+        must_be(up, "shared_gate_up", (2 * down.shape[1], hidden), dtype=torch.bfloat16)
         multiple = _formats.FORMATS["bf16"].multiple
         if not down.shape[1] or down.shape[1] % multiple:
             raise ValueError(
@@ -143,20 +144,6 @@ class Given:
             hidden=self.x.shape[1],
             intermediate=self.gate_up.shape[1] // 2,
             shared=0 if self.shared_down is None else self.shared_down.shape[1],
-        )
-
-
-def _must_be(
-    name: str, tensor: torch.Tensor, dtype: torch.dtype, sizes: tuple[int | None, ...]
-) -> None:
-    fits = tensor.dim() == len(sizes) and all(
-        wanted in (None, size) for size, wanted in zip(tensor.shape, sizes, strict=True)
-    )
-    if tensor.dtype != dtype or not fits or not tensor.is_contiguous():
-        wanted = ", ".join("any" if size is None else str(size) for size in sizes)
-        raise ValueError(
-            f"{name} is {tensor.dtype} of {tuple(tensor.shape)}, strides {tensor.stride()}: give a "
-            f"contiguous {dtype} tensor of [{wanted}]"
         )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import torch
 
 from kernels import Case, Cost, Inputs, Op, Outputs, Tolerance
+from kernels._inputs import number, tensor
 from kernels.moe import _routings
 from kernels.moe._align_layout import NO_EXPERT, capacity_of, must_fit
 from verifyscope.records import Value
@@ -75,12 +76,7 @@ def counts(given: Inputs) -> dict[str, Value]:
 
 
 def _checked(given: Inputs) -> tuple[torch.Tensor, int, int]:
-    ids, experts, block = given["ids"], given["experts"], given["block"]
-    if not isinstance(ids, torch.Tensor):
-        raise TypeError("ids is no tensor")
-    if not isinstance(experts, int) or not isinstance(block, int):
-        raise TypeError(f"experts {experts!r} and block {block!r} must be whole numbers")
-    return ids, experts, block
+    return tensor(given, "ids"), number(given, "experts"), number(given, "block")
 
 
 def _case(

@@ -6,7 +6,7 @@
 A step that fails, hangs or crashes hides no other. What it prints goes to `logs/` in the folder.
 When its time is up it is interrupted as by Ctrl-C, so that it can keep what it has, then ended and
 killed, with all that it started. A step that needs what is missing, or for which no time is left,
-is skipped and says why. The standard library is all that is imported: on a machine that lacks
+is skipped and says why. The standard library is all that is needed: on a machine that lacks
 packages the table must still be made.
 """
 
@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from verifyscope.child import signal_name
 
 Result = Literal["passed", "failed", "skipped"]
 _GRACE_S = 3.0  # ending a step takes at most two of it
@@ -173,7 +175,7 @@ def _judge(step: Step, status: int | None, seconds: float, limit_s: float, text:
     if status in step.skip_statuses:
         return _skipped(step, step.skip_statuses[status], seconds)
     if status < 0:
-        return _failed(step, seconds, f"ended by {signal.Signals(-status).name}")
+        return _failed(step, seconds, f"ended by {signal_name(-status)}")
     return _failed(step, seconds, f"exit status {status}: {_last_line(text)}".rstrip(": "))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import kernels
 from kernels import _execute
@@ -20,6 +21,16 @@ _execute.interpret_without_a_gpu()
 def _kernels_run_without_a_gpu() -> Iterator[None]:
     with _execute.stand_ins():
         yield
+
+
+@pytest.fixture
+def as_a_rank_runs() -> Iterator[None]:
+    """One thread, no gradients: more threads on a shared machine would wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.inference_mode():
+        yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

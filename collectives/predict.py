@@ -76,7 +76,8 @@ def main(
         str | None, typer.Option(help="Sizes of this model: tokens x hidden x 2 bytes.")
     ] = None,
     tokens: Annotated[
-        str | None, typer.Option(help="Tokens a call, such as 1,2,4,8; needs --model.")
+        str | None,
+        typer.Option("--rows", "--tokens", help="Tokens a call, such as 1,2,4,8; needs --model."),
     ] = None,
     min_bytes: Annotated[str | None, typer.Option(help="Least power of two, such as 8K.")] = None,
     max_bytes: Annotated[str | None, typer.Option(help="Largest, such as 64M.")] = None,

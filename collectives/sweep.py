@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from collectives._sweep.operations import OPERATIONS
 from verifyscope import cli
 from verifyscope.errors import UsageError
 
@@ -36,7 +37,7 @@ def main(
     context: typer.Context,
     op: Annotated[
         str,
-        typer.Option(help="all_reduce, reduce_scatter, all_gather, all_to_all, or several."),
+        typer.Option(help=f"{', '.join(OPERATIONS)}, or several."),
     ] = "all_reduce",
     ranks: Annotated[
         int | None,
@@ -52,7 +53,10 @@ def main(
         str | None, typer.Option(help="Sizes of this model: tokens x hidden x bytes of the dtype.")
     ] = None,
     tokens: Annotated[
-        str | None, typer.Option(help="Tokens a call, such as 1,2,4,8,16; needs --model.")
+        str | None,
+        typer.Option(
+            "--rows", "--tokens", help="Tokens a call, such as 1,2,4,8,16; needs --model."
+        ),
     ] = None,
     min_bytes: Annotated[str | None, typer.Option(help="Least power of two, such as 8K.")] = None,
     max_bytes: Annotated[
@@ -94,7 +98,10 @@ def main(
     ] = None,
     launch: Annotated[
         list[str] | None,
-        typer.Option(help="Launch options, such as graph-mixing=0,graph-register=0; repeatable."),
+        typer.Option(
+            "--launch-option",
+            help="One or several, such as graph-mixing=0,graph-register=0; repeatable.",
+        ),
     ] = None,
     allow_ll128: Annotated[
         bool,

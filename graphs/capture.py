@@ -30,7 +30,7 @@ from graphs import nodes
 from graphs._stub.step import Flow, Step
 from graphs.nodes import Nodes
 from graphs.stub import Call, Pass
-from kernels import _capture
+from kernels import upload
 from verifyscope.errors import reason_of
 
 
@@ -253,7 +253,7 @@ class CudaGraph:
         graph.instantiate()
         self.instantiate_s = time.perf_counter() - start
         start = time.perf_counter()
-        uploaded = _capture.upload(graph, stream)
+        uploaded = upload(graph, stream)
         stream.synchronize()
         self.upload_s = time.perf_counter() - start if uploaded else None
 

@@ -316,9 +316,9 @@ def _ranks(given: Asked, device: DeviceName, tp: int, reduces: list[Reduce]) -> 
 
 
 def _tree(given: Asked, rows: int) -> str:
-    from kernels import _trees
+    from kernels.drafts import TREES
 
-    return choose("--tree", given.tree or asked.tree_for(rows), list(_trees.TREES))
+    return choose("--tree", given.tree or asked.tree_for(rows), list(TREES))
 
 
 def _require_seconds(given: Asked) -> None:

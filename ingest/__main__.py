@@ -43,6 +43,10 @@ def main(
         Path | None,
         typer.Option(help="A CSV of class,kind,pattern,evidence: kernels of yours in traces."),
     ] = None,
+    same_system: Annotated[
+        bool,
+        typer.Option("--same-system", help="Compare all files, whatever systems they name."),
+    ] = False,
     formats: Annotated[
         bool, typer.Option("--formats", help="List what is read, with an example line each.")
     ] = False,
@@ -50,7 +54,7 @@ def main(
     """Read FILES into records; print the verdict in one line, then times and findings.
 
     Several files are compared: a log with speculation beside one without, or two that differ in one
-    setting.
+    setting. Files that name different models, GPUs, engines or TP are not; one line says which.
     """
     if formats:
         from ingest import printing
@@ -69,7 +73,12 @@ def main(
     patterns = () if classes is None else with_own(classes)
     plain_s = None if plain_ms is None else plain_ms * 1e-3
     reading.read_files(
-        files, records, plain_s=plain_s, machine=_machine(gpu, tp), patterns=patterns
+        files,
+        records,
+        plain_s=plain_s,
+        machine=_machine(gpu, tp),
+        patterns=patterns,
+        same_system=same_system,
     )
 
 

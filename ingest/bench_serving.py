@@ -9,11 +9,13 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ingest import json_documents
+from ingest import json_documents, serving_records
 from ingest.facts import Facts, Read, Steps
 from ingest.log import Log
+from ingest.named_system import model_of
 from ingest.opening import Unreadable
 from verifyscope.records import Measurement, Origin, Value
+from verifyscope.systems import System
 
 _Ms = float | None
 
@@ -24,6 +26,7 @@ class Result(msgspec.Struct):
     completed: int
     duration: float | None = None
     backend: str | None = None
+    model_id: str | None = None
     endpoint_type: str | None = None
     max_concurrency: int | None = None
     concurrency: float | None = None
@@ -75,15 +78,19 @@ def recognises(head: bytes) -> bool:
 
 
 def read(log: Log) -> Iterator[Read]:
-    """Yield a run's latencies, and the cycle or step that its TPOT says."""
+    """Yield a run's latencies, then the cycle or step that its TPOT says, and the facts."""
     steps: list[Steps] = []
+    model: str | None = None
     for line, result in _results(log):
+        model = model or model_of(result.model_id or "")
         yield from _measurements(result, log, line)
         found = _steps(result, line)
         if found is not None:
             steps.append(found)
     if steps:
-        yield Facts(file=log.file, steps=tuple(steps))
+        facts = Facts(file=log.file, steps=tuple(steps), system=System(model=model))
+        yield facts
+        yield from serving_records.measurements(facts, log)
 
 
 def _results(log: Log) -> Iterator[tuple[int, Result]]:
@@ -111,7 +118,7 @@ def _steps(result: Result, line: int) -> Steps | None:
         acceptance=acceptance,
         acceptances=() if acceptance is None else (acceptance,),
         windows=result.completed,
-        flags=("from-tpot",),
+        flags=(serving_records.FROM_TPOT,),
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from verifyscope.records import Finding, Launch, Measurement, Mode
 from verifyscope.stats import Summary, summarise
+from verifyscope.systems import System
 
 if TYPE_CHECKING:
     from ingest.gpu_findings import Gpu
@@ -176,10 +177,11 @@ class Facts:
 
     stated_acceptance: a line and the tokens a cycle that it states, apart from any window.
     summaries: lines of a mean over runs, and its tokens a second. steps_a_window: of SGLang's
-    lines.
+    lines. system: what its content names of its system, apart from settings.
     """
 
     file: str
+    system: System = field(default_factory=System)
     steps: tuple[Steps, ...] = ()
     components: tuple[Component, ...] = ()
     runs: tuple[Runs, ...] = ()
@@ -211,6 +213,18 @@ class Facts:
             for load, rate in column.values.items()
         )
         return (*self.steps, *made)
+
+    @property
+    def serves(self) -> bool:
+        """Say whether the file holds times of serving."""
+        return any((self.steps, self.components, self.runs, self.columns))
+
+    @property
+    def speculates(self) -> bool:
+        """Say whether one of its times is of a verify or of a cycle of it."""
+        return any(one.mode == "verify" for one in self.steps) or any(
+            one.role == "forward" for one in self.components
+        )
 
     @property
     def empty(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ingest import (
     bench_serving,
+    csv_tables,
     kernel_log,
     kineto,
     lspci,
@@ -175,6 +176,13 @@ FORMATS = (
         read=operator_tables.read,
         nothing=operator_tables.NOTHING,
         document=True,
+    ),
+    Format(
+        name="CSV of times",
+        example=csv_tables.EXAMPLE,
+        recognises=csv_tables.recognises,
+        read=csv_tables.read,
+        nothing=csv_tables.NOTHING,
     ),
     Format(
         name="lspci -vvv",

@@ -2,8 +2,8 @@
 
 The first column is requests (conc, bs, ...), context (ctx, ...) or bytes. What the others hold is
 told by their names (`_us`, `_ms`, `_tok_s`), else by a line above that names one unit (tok/s);
-without either the table is not read. `mtp3`, `k3` or `spec3` is 3 drafted tokens; `no_mtp`,
-`plain` none.
+without either the table is not read. A column is called by its name without the unit. `mtp3`, `k3`
+or `spec3` is 3 drafted tokens; `no_mtp`, `plain` none.
 """
 
 import re
@@ -98,7 +98,11 @@ class Reader:
         if table is None or not table.rows:
             return
         for at, name in enumerate(table.names):
-            unit = next(((u, s) for suffix, u, s in _UNITS if name.endswith(suffix)), None)
+            suffix, unit = next(
+                ((end, (u, s)) for end, u, s in _UNITS if name.endswith(end) and name != end),
+                ("", None),
+            )
+            name = name.removesuffix(suffix)
             if unit is None and table.unit is not None:
                 unit = (table.unit, 1.0)
             if unit is None:

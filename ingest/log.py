@@ -1,8 +1,9 @@
 """A log file as numbered lines: any encoding, any size, no line longer than LONGEST_LINE_BYTES.
 
 What is undecodable becomes the replacement character; colours of a terminal are taken out. UTF-16
-is known by its byte order mark. The rest of an overlong line is dropped, so that memory stays
-bounded. A carriage return without a newline (a progress bar) ends a line, too, but counts none.
+is known by its byte order mark, else by its zeros. The rest of an overlong line is dropped, so that
+memory stays bounded. A carriage return without a newline (a progress bar) ends a line, too, but
+counts none.
 """
 
 import io
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ingest.kernel_classes import Pattern
+from ingest.shipped import Shipping
 
 LONGEST_LINE_BYTES = 2**16
 
@@ -21,6 +23,7 @@ _LONGEST_NUMBER = 300
 _ENDLESS = re.compile(rf"\d{{{_LONGEST_NUMBER},}}")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _UTF_16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+_SHORTEST_UTF_16 = 16  # bytes that tell UTF-16 without a mark: each second is zero
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +32,8 @@ class Log:
 
     stream: the same file as bytes, unpacked, for formats that are not read by line; a format takes
         one of the two. path: the file itself, where it is plain and on disk. patterns: what classes
-        kernels have, where the user names a file of them.
+        kernels have, where the user names a file of them. same_system: the user says that all files
+        of the command are of one.
     environment: the id of the environment that imports the file; command: how it was started.
     """
 
@@ -40,10 +44,16 @@ class Log:
     stream: BinaryIO = field(default_factory=io.BytesIO)
     path: Path | None = None
     patterns: tuple[Pattern, ...] = ()
+    same_system: bool = False
 
 
-def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, str]]:
-    """Yield each line of `stream` with its number, without its end."""
+def numbered_lines(stream: BinaryIO, shipping: Shipping | None = None) -> Iterator[tuple[int, str]]:
+    """Yield each line of `stream` with its number, without its end and what shipped it."""
+    for number, text in _numbered(stream):
+        yield number, text if shipping is None else shipping.line(text)
+
+
+def _numbered(stream: BinaryIO) -> Iterator[tuple[int, str]]:
     for number, data in enumerate(_lines(stream), 1):
         text = data.decode("utf-8", "replace").removeprefix("\ufeff")
         if "\x1b" in text:
@@ -58,23 +68,45 @@ def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, str]]:
 
 
 def is_utf_16(head: bytes) -> bool:
-    """Say whether a file that begins with `head` has the byte order mark of UTF-16."""
-    return head[:2] in _UTF_16
+    """Say whether a file that begins with `head` is UTF-16."""
+    return _utf_16(head) is not None
+
+
+def _utf_16(head: bytes) -> tuple[str, int] | None:
+    """Return the encoding and the bytes of its mark; None for other files."""
+    if head[:2] in _UTF_16:
+        return _UTF_16[head[:2]], 2
+    part = head[:256]
+    even, odd = part[::2], part[1::2]
+    if len(part) >= _SHORTEST_UTF_16 and not any(odd) and all(even[: len(odd)]):
+        return "utf-16-le", 0
+    if len(part) >= _SHORTEST_UTF_16 and not any(even) and all(odd):
+        return "utf-16-be", 0
+    return None
 
 
 def as_utf_8(head: bytes) -> bytes:
     """Return the first bytes of a file as UTF-8, without a byte order mark."""
-    encoding = _UTF_16.get(head[:2])
-    if encoding:
-        return head[2:].decode(encoding, "replace").encode()
+    found = _utf_16(head)
+    if found is not None:
+        encoding, mark = found
+        return head[mark:].decode(encoding, "replace").encode()
     return head.removeprefix(b"\xef\xbb\xbf")
+
+
+def as_lines(head: bytes, shipping: Shipping | None) -> bytes:
+    """Return the first bytes of a file as its lines are read: no colours, nothing that ships it."""
+    if shipping is None and b"\x1b" not in head:
+        return head
+    return "\n".join(text for _, text in numbered_lines(io.BytesIO(head), shipping)).encode()
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
     data = stream.readline(LONGEST_LINE_BYTES)
-    encoding = _UTF_16.get(data[:2])
-    if encoding is not None:
-        yield from _decoded(stream, data[2:], encoding)
+    found = _utf_16(data)
+    if found is not None:
+        encoding, mark = found
+        yield from _decoded(stream, data[mark:], encoding)
         return
     while data:
         yield data

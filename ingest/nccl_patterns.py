@@ -254,7 +254,11 @@ FORMATS = (
         r"(?<!with )NCCL version (\d{1,4}\.\d{1,4}(?:\.\d{1,4})?(?:\+[\w.]*\w)?)",
         _library,
     ),
-    _format(" nccl==", r"\bvLLM is using nccl==(\d{1,4}\.\d{1,4}(?:\.\d{1,4})?)", _library),
+    _format(
+        " nccl==",
+        r"\b(?:vLLM|sglang) is using nccl==(\d{1,4}\.\d{1,4}(?:\.\d{1,4})?)",
+        _library,
+    ),
     _format("ReqRedir+", r"ACSCtl:.*\bReqRedir\+", _remark("acs-redirect")),
     _format("ACS is enabled", r"HINT: .*ACS is enabled", _remark("acs-hint")),
     _format(

@@ -48,7 +48,10 @@ def read_xml(log: Log) -> Iterator[Read]:
 
 
 def gpus_of_xml(log: Log) -> list[Gpu]:
-    """Return the GPUs of the XML; entities are refused, nothing is fetched."""
+    """Return the GPUs of the XML; entities are refused, nothing is fetched.
+
+    `Unreadable` for what is too large, holds entities or is no whole XML.
+    """
     data = log.stream.read(LARGEST_XML_BYTES + 1)
     if len(data) > LARGEST_XML_BYTES or b"<!ENTITY" in data or b"\0" in data:
         raise Unreadable(f"{log.file} is no output of nvidia-smi -q -x: it is too large or odd")

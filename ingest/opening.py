@@ -31,6 +31,16 @@ class Unreadable(Exception):
     """A file that holds nothing to import: what it is, and what to give instead."""
 
 
+class Unknown(Unreadable):
+    """A file that no reader knows; `looks` says what it is."""
+
+    def __init__(self, path: Path, looks: str) -> None:
+        super().__init__(
+            f"{path}: no reader knows this: {looks}; python -m ingest --formats lists what is read"
+        )
+        self.path, self.looks = path, looks
+
+
 class Unpacked(io.RawIOBase):
     """The content of a gzip file; `broken` says why it ended early."""
 

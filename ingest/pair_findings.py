@@ -10,21 +10,37 @@ from itertools import combinations
 
 from ingest.conclusions import Conclusion, Seen, ms
 from ingest.facts import Facts, Steps
-from ingest.named_settings import difference, whole
+from ingest.named_settings import difference
+from ingest.named_system import system_of
 from ingest.number import short
 from verifyscope import stats
+from verifyscope.systems import Aspect
 
+AS_SETTINGS: tuple[Aspect, ...] = ("tp", "version")  # what may differ between two files compared
 LEAST_SAMPLES = 3
 FIXED_FROM = 0.5
+_TP_SETTINGS = ("tp_size", "tensor_parallel_size")
 
 
 def conclusions(all_facts: Sequence[Facts]) -> Iterator[Conclusion]:
     """Yield what every pair of files says."""
     for old, new in combinations(all_facts, 2):
-        differs = difference(old.settings, new.settings)
+        differs = _differences(old, new)
         for what, before, after in _comparable(old, new):
             yield from _effect(what, before, after, differs=differs)
         yield from _fixed_cost(old, new)
+
+
+def _differences(old: Facts, new: Facts) -> dict[str, tuple[str, str]]:
+    """Return what differs in settings; and TP and version, where headings or names alone say it."""
+    named = difference(old.settings, new.settings)
+    one, other = system_of(old), system_of(new)
+    for aspect in AS_SETTINGS:
+        a, b = one.value(aspect), other.value(aspect)
+        told = aspect == "tp" and any(name in named for name in _TP_SETTINGS)
+        if a is not None and b is not None and a != b and not told:
+            named[aspect] = (a, b)
+    return named
 
 
 def _comparable(old: Facts, new: Facts) -> Iterator[tuple[str, "_Timed", "_Timed"]]:
@@ -119,8 +135,8 @@ def _fixed_cost(old: Facts, new: Facts) -> Iterator[Conclusion]:
 
     t(tp) = fixed + sharded / tp from two points; all-reduces, which grow with tp, are in `fixed`.
     """
-    small, large = sorted((old, new), key=lambda facts: _tp(facts) or 0)
-    a, b = _tp(small), _tp(large)
+    small, large = sorted((old, new), key=lambda facts: system_of(facts).tp or 0)
+    a, b = system_of(small).tp, system_of(large).tp
     if a is None or b is None or a == b:
         return
     for fewer in small.steps:
@@ -146,10 +162,6 @@ def _fixed_cost(old: Facts, new: Facts) -> Iterator[Conclusion]:
             worth_s=min(fixed, more.cycle_s),
             confidence="likely",
         )
-
-
-def _tp(facts: Facts) -> int | None:
-    return whole(facts.settings, "tp_size", "tensor_parallel_size")
 
 
 def _load(steps: Steps) -> tuple[str, int | None]:

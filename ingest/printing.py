@@ -69,7 +69,8 @@ class Shown:
             count = "" if one.count is None else f"{one.count:,}"
             flags = ", ".join(one.flags)
             by = one.implementation
-            yield (self.file, one.op, by, one.case, time, _interval(one), count, flags)
+            file = self.file if one.origin is None else one.origin.file
+            yield (file, one.op, by, one.case, time, _interval(one), count, flags)
 
 
 def report(shown: Sequence[Shown], concluded: Sequence[Conclusion]) -> None:
@@ -77,7 +78,15 @@ def report(shown: Sequence[Shown], concluded: Sequence[Conclusion]) -> None:
     findings = [finding for found in shown for finding in found.findings]
     others = [one for found in shown for one in found.others]
     collectives = [row for found in shown for row in found.collectives()]
-    print(verdict(concluded, findings, others, counted=_counted(shown, others)))
+    print(
+        verdict(
+            concluded,
+            findings,
+            others,
+            counted=_counted(shown, others),
+            several=len(shown) > 1,
+        )
+    )
     _table(collectives, ("file", "format", "collective", "ranks", "rows", "times", "corrupt"))
     traced = [row for found in shown for row in class_rows(found.file, found.traces)]
     _table(traced, CLASS_HEADER)
@@ -87,7 +96,7 @@ def report(shown: Sequence[Shown], concluded: Sequence[Conclusion]) -> None:
     _table(times, ("file", "what", "by", "case", "median", "interval", "count", "flags"))
     said = [(_place(one), one.name, one.sentence, one.next_action or "") for one in concluded]
     said += [
-        (_where(found.file, finding), finding.name, finding.sentence, finding.next_action or "")
+        (_where(finding, found.file), finding.name, finding.sentence, finding.next_action or "")
         for found in shown
         for finding in found.findings
     ]
@@ -144,6 +153,8 @@ def _place(conclusion: Conclusion) -> str:
     return first.file if first.line is None else f"{first.file}:{first.line}"
 
 
-def _where(file: str, finding: Finding) -> str:
-    line = finding.evidence[0].at if finding.evidence else None
-    return file if line is None else f"{file}:{line}"
+def _where(finding: Finding, file: str) -> str:
+    first = next(iter(finding.evidence), None)
+    if first is None:
+        return file
+    return first.file if first.at is None else f"{first.file}:{first.at}"

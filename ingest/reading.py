@@ -16,10 +16,13 @@ from ingest import printing
 from ingest.facts import Facts
 from ingest.formats import FORMATS, HEAD_BYTES, Format, recognise
 from ingest.kernel_classes import Pattern
-from ingest.log import Log, as_utf_8, is_utf_16, numbered_lines
+from ingest.log import Log, as_lines, as_utf_8, is_utf_16, numbered_lines
+from ingest.looks import is_json, looks
 from ingest.model_findings import Machine
-from ingest.opening import COMPRESSED, Unpacked, Unreadable, files_of, opened
+from ingest.opening import COMPRESSED, Unknown, Unpacked, Unreadable, files_of, opened
 from ingest.printing import Shown
+from ingest.serving_records import plain_given
+from ingest.shipped import Shipping, shipping_of
 from ingest.verdict import conclusions
 from verifyscope import cli, environment, runs
 from verifyscope.errors import Failure, UsageError
@@ -28,7 +31,9 @@ from verifyscope.records import Environment, Evidence, Finding, Measurement
 
 PROGRAM = "python -m ingest"
 _OVERLAP_BYTES = 2**12
+_SHIPPED_BYTES = 2**17
 _LONGEST_NAME = 120
+_MOST_NAMES = 3
 
 
 def read_files(
@@ -38,15 +43,18 @@ def read_files(
     plain_s: float | None = None,
     machine: Machine | None = None,
     patterns: tuple[Pattern, ...] = (),
+    same_system: bool = False,
 ) -> None:
     """Read `paths` into one run and print what was found; `-` is standard input.
 
     A folder stands for the traces in it. plain_s: a plain step that the user knows; machine: what
-    floors of models are counted for; patterns: what classes kernels have, where the user says it.
+    floors of models are counted for; patterns: what classes kernels have, where the user says it;
+    same_system: he says that all files are of one.
     `UsageError` where nothing could be read, `Failure` where a file could not.
     """
     paths = [file for path in paths for file in files_of(path)]
-    failures: list[str] = []
+    told = _Told(patterns=patterns, same_system=same_system)
+    failures: list[Unreadable] = []
     shown: list[Shown] = []
     facts: list[Facts] = []
     here = environment.current()
@@ -55,17 +63,19 @@ def read_files(
         for path, name in zip(paths, _names(paths), strict=True):
             found = Shown(name)
             try:
-                for record in _records(path, found, here, patterns):
+                for record in _records(path, found, here, told):
                     if isinstance(record, Facts):
                         facts.append(record)
                     else:
                         sink.append(record)
                         found.add(record)
             except Unreadable as error:
-                failures.append(str(error))
+                failures.append(error)
             else:
                 shown.append(found)
-        concluded = conclusions(facts, plain_s=plain_s, machine=machine)
+        if shown and plain_s is not None:
+            sink.append(plain_given(plain_s, here))
+        concluded = conclusions(facts, plain_s=plain_s, machine=machine, same_system=same_system)
         for one in concluded:
             sink.append(one.finding(environment=here.id, command=here.command))
     if shown:
@@ -78,7 +88,7 @@ def read_files(
 def measurements(path: Path, here: Environment) -> Iterator[Measurement]:
     """Yield the times that one file holds, and write nothing; `UsageError` if it cannot be read."""
     try:
-        for record in _records(path, Shown(_names([path])[0]), here, ()):
+        for record in _records(path, Shown(_names([path])[0]), here, _Told()):
             if isinstance(record, Measurement):
                 yield record
     except Unreadable as error:
@@ -97,16 +107,34 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return names
 
 
-def _end(failures: list[str], files: int) -> None:
-    """Name what could not be read: in one line for one file, else each and then the sum."""
+def _end(failures: list[Unreadable], files: int) -> None:
+    """Name what could not be read: in one line for one file, else each kind and then the sum."""
     if failures and files == 1:
-        raise UsageError(failures[0])
+        raise UsageError(str(failures[0]))
+    alike: dict[str, list[str]] = {}
     for failure in failures:
-        cli.note(f"{PROGRAM}: {failure}")
+        if isinstance(failure, Unknown):
+            alike.setdefault(failure.looks, []).append(failure.path.name)
+        else:
+            cli.note(f"{PROGRAM}: {failure}")
+    for kind, names in alike.items():
+        more = len(names) - _MOST_NAMES
+        shown = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+        cli.note(f"{PROGRAM}: no reader knows {kind}: {shown}")
+    if alike:
+        cli.note(f"{PROGRAM}: what is read, with a line of each: {PROGRAM} --formats")
     if failures and len(failures) == files:
         raise UsageError(f"none of {files} files could be read")
     if failures:
         raise Failure(f"{len(failures)} of {files} files could not be read; the others are")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What the user says of all files."""
+
+    patterns: tuple[Pattern, ...] = ()
+    same_system: bool = False
 
 
 @dataclass(slots=True)
@@ -125,22 +153,23 @@ class _Sink:
 
 
 def _records(
-    path: Path, found: Shown, here: Environment, patterns: tuple[Pattern, ...]
+    path: Path, found: Shown, here: Environment, told: _Told
 ) -> Iterator[Measurement | Finding | Facts]:
     """Yield what a file says; `Unreadable` tells in a line why it says nothing."""
     with opened(path) as (stream, unpacked):
-        known = _formats(path, stream, unpacked)
+        known, shipping = _formats(path, stream, unpacked)
         gave: dict[str, None] = {}
         for one in known:
             stream.seek(0)
             log = Log(
                 file=found.file,
-                lines=numbered_lines(stream),
+                lines=numbered_lines(stream, shipping),
                 environment=here.id,
                 command=here.command,
                 stream=stream,
                 path=path if unpacked is None and path.is_file() else None,
-                patterns=patterns,
+                patterns=told.patterns,
+                same_system=told.same_system,
             )
             for record in one.read(log):
                 gave[one.name] = None
@@ -171,8 +200,10 @@ def _cut(stream: BinaryIO, unpacked: Unpacked | None, *, text: bool) -> Iterator
             yield "no newline ends its last line, which may be cut"
 
 
-def _formats(path: Path, stream: BinaryIO, unpacked: Unpacked | None) -> tuple[Format, ...]:
-    """Return the formats of a file; `Unreadable` if there is none."""
+def _formats(
+    path: Path, stream: BinaryIO, unpacked: Unpacked | None
+) -> tuple[tuple[Format, ...], Shipping | None]:
+    """Return the formats of a file and how it was shipped; `Unreadable` if there is no format."""
     head = stream.read(HEAD_BYTES)
     if not head and unpacked is not None and unpacked.broken:
         raise Unreadable(f"{path} is no whole gzip file: {unpacked.broken}; give it whole")
@@ -182,16 +213,20 @@ def _formats(path: Path, stream: BinaryIO, unpacked: Unpacked | None) -> tuple[F
         raise Unreadable(f"{path} is compressed; unpack it first")
     if head.startswith(b'{"type":') and b'"schema":' in head[:64]:
         raise Unreadable(f"{path} holds records already; python -m reports.build reads it")
-    known = recognise(as_utf_8(head))
+    text = as_utf_8(head)
+    shipping = shipping_of(text[:_SHIPPED_BYTES].decode("utf-8", "replace"))
+    text = as_lines(text, shipping)
+    known = recognise(text)
     if not any(one.document for one in known):
+        if is_json(text, whole=len(head) < HEAD_BYTES):
+            raise Unknown(path, looks(text))
         known = (*known, *_elsewhere(stream, known, head))
     binary = b"\0" in head and not is_utf_16(head)
     if binary and not any(one.document or one.anywhere for one in known):
         raise Unreadable(f"{path} is binary, not a log; give the text that the tool printed")
     if not known:
-        names = ", ".join(one.name for one in FORMATS)
-        raise Unreadable(f"{path}: no format that is known here; known: {names}")
-    return known
+        raise Unknown(path, looks(text))
+    return known, shipping
 
 
 def _elsewhere(stream: BinaryIO, known: Sequence[Format], head: bytes) -> Iterator[Format]:

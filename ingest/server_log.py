@@ -13,6 +13,7 @@ from ingest import (
     event_timer,
     load_tables,
     named_settings,
+    named_system,
     notices,
     serving_records,
     sglang,
@@ -21,6 +22,7 @@ from ingest import (
 from ingest.facts import Component, Facts, Read
 from ingest.log import Log
 from ingest.reading_faults import Fault, findings_on
+from ingest.shipped import source_of
 from verifyscope.records import Launch
 
 SIGNS = (
@@ -31,6 +33,7 @@ SIGNS = (
     *event_timer.SIGNS,
     *notices.SIGNS,
 )
+_STARTS = ("server_args=ServerArgs(", "non-default args: ", "LLM engine (v")
 EXAMPLES = (
     "[2026-01-05 10:27:56 TP0] Decode batch, #running-req: 1, #token: 186, token usage: 0.00, "
     "accept len: 1.95, accept rate: 0.49, cuda graph: True, gen throughput (token/s): 178.86, "
@@ -57,17 +60,38 @@ def recognises(part: bytes) -> bool:
 
 
 def read(log: Log) -> Iterator[Read]:
-    """Yield what the file says, then a record for each time in it, and what was not read."""
-    readers = _Readers()
+    """Yield what the file says, then a record for each time in it, and what was not read.
+
+    A server that starts again with other arguments is as good as another file, and called so.
+    """
+    readers, servers, started = _Readers(), 1, ""
     takes = readers.takes()
     for number, text in log.lines:
+        if any(sign in text for sign in _STARTS) and not source_of(text):
+            now = _arguments(text)
+            if now != started and readers.has_windows:
+                yield from _told(readers, log, server=servers)
+                readers, servers = _Readers(), servers + 1
+                takes = readers.takes()
+            started = now
         for take in takes:
             take(number, text)
+    yield from _told(readers, log, server=servers)
+
+
+def _told(readers: "_Readers", log: Log, *, server: int) -> Iterator[Read]:
+    """Yield what was read of one server of a log."""
+    if server > 1:
+        log = replace(log, file=f"{log.file} (server {server})")
     facts = readers.facts(log.file)
     if not facts.empty:
         yield facts
     yield from serving_records.measurements(facts, log, about=readers.loads.about)
     yield from findings_on(readers.faults(), log)
+
+
+def _arguments(text: str) -> str:
+    return next(text.partition(sign)[2] for sign in _STARTS if sign in text)
 
 
 @dataclass(slots=True)
@@ -82,6 +106,12 @@ class _Readers:
     loads: load_tables.Reader = field(default_factory=load_tables.Reader)
     named: named_settings.Reader = field(default_factory=named_settings.Reader)
     told: notices.Reader = field(default_factory=notices.Reader)
+    where: named_system.Reader = field(default_factory=named_system.Reader)
+
+    @property
+    def has_windows(self) -> bool:
+        """Say whether an engine has decoded."""
+        return bool(self.decodes.windows.loads or self.engines.windows.loads)
 
     def takes(self) -> tuple[Callable[[int, str], None], ...]:
         """Return what each line is offered to."""
@@ -94,6 +124,7 @@ class _Readers:
             self.loads.take,
             self.named.take,
             self.told.take,
+            self.where.take,
         )
 
     def facts(self, file: str) -> Facts:
@@ -112,6 +143,7 @@ class _Readers:
         served = [replace(one, launch=one.launch or launch) for one in self.engines.steps()]
         return Facts(
             file=file,
+            system=self.where.system,
             steps=(*steps, *served),
             components=(*self.table.components(), *self._stated()),
             runs=tuple(self.runs.runs),

@@ -5,16 +5,22 @@ or runs. `method` says of what; `count` how many. Rows are those of one request 
 as in predictions; `all_rows` those of all requests together.
 """
 
+import re
 from collections.abc import Iterator
 from statistics import fmean
 
 from ingest.facts import Column, Component, Facts, Runs, Steps, Timer
 from ingest.log import Log
 from ingest.named_settings import whole
+from ingest.named_system import system_of
 from verifyscope import speculation
-from verifyscope.records import Launch, Measurement, Mode, Origin, Value
+from verifyscope.records import Environment, Launch, Measurement, Mode, Origin, Value
 from verifyscope.stats import Summary, summarise
+from verifyscope.systems import as_method
 
+GIVEN = "given"
+FROM_TPOT = "from-tpot"
+_RANKS = re.compile(r"\b(\d{1,4}) (?:GPUs|ranks)\b")
 _PARTS = {
     "cycle": "cycle",
     "forward": "forward",
@@ -28,7 +34,7 @@ _PARTS = {
 
 def measurements(facts: Facts, log: Log, *, about: str = "") -> Iterator[Measurement]:
     """Yield the records. about: the words above a table by load."""
-    maker = _Maker(log, whole(facts.settings, "tp_size", "tensor_parallel_size"))
+    maker = _Maker(facts, log)
     for steps in facts.steps:
         yield maker.steps(steps)
     for component in facts.components:
@@ -41,11 +47,33 @@ def measurements(facts: Facts, log: Log, *, about: str = "") -> Iterator[Measure
         yield from maker.column(column, about)
 
 
-class _Maker:
-    """Makes the records of one file; `ranks` is what its settings say."""
+def plain_given(seconds: float, here: Environment) -> Measurement:
+    """Return the record of a plain step of the command line, whatever its load."""
+    return Measurement(
+        source="imported",
+        part="cycle",
+        op="step",
+        implementation=GIVEN,
+        kind="baseline-different-work",
+        case="load not said",
+        status="ok",
+        dims={"rows": 1},
+        mode="decode",
+        median_s=seconds,
+        method={"sample": "given by --plain-ms"},
+        environment=here.id,
+        command=here.command,
+        origin=Origin("command line"),
+    )
 
-    def __init__(self, log: Log, ranks: int | None) -> None:
-        self._log, self._ranks = log, ranks
+
+class _Maker:
+    """Makes the records of one file; each says which system it is of, where the file does."""
+
+    def __init__(self, facts: Facts, log: Log) -> None:
+        self._facts, self._log = facts, log
+        self._ranks = whole(facts.settings, "tp_size", "tensor_parallel_size")
+        self._system = as_method(system_of(facts), same=log.same_system)
 
     def steps(self, steps: Steps) -> Measurement:
         """Return the cycle at one load."""
@@ -67,13 +95,28 @@ class _Maker:
             count=steps.windows,
             mode=steps.mode,
             dims={name: value for name, value in known.items() if value is not None},
-            method={"sample": "mean over a log window", "mean_s": fmean(steps.seconds)},
+            method={
+                "sample": "TPOT x acceptance"
+                if FROM_TPOT in steps.flags
+                else "mean over a log window",
+                "mean_s": fmean(steps.seconds),
+                **self._drafted(steps.mode),
+            },
             flags=steps.flags,
             launch=steps.launch,
         )
 
+    def _drafted(self, mode: Mode) -> dict[str, Value]:
+        """Return the draft steps of a cycle, where they are not its drafted tokens."""
+        settings = self._facts.settings
+        steps = whole(settings, "speculative_num_steps")
+        width = whole(settings, "speculative_eagle_topk")
+        tree = mode == "verify" and steps is not None and width is not None and width > 1
+        return {"draft_steps": steps} if tree and steps is not None else {}
+
     def component(self, one: Component) -> Measurement:
         """Return what a line of a component table says."""
+        stated = self._facts.stated_acceptance
         method: dict[str, Value] = {"sample": "mean as printed"}
         method |= {"share": one.share} if one.share is not None else {}
         method |= {"cycles": one.cycles} if one.cycles is not None else {}
@@ -89,6 +132,7 @@ class _Maker:
             summary=one.summary,
             count=one.printed,
             mode=modes.get(one.role),
+            dims={"acceptance": stated[1]} if stated and one.role == "forward" else {},
             method=method,
             flags=tuple(name for name, set_ in flags.items() if set_),
         )
@@ -136,6 +180,7 @@ class _Maker:
         """Yield the cells of a column: seconds, or seconds a token of a request."""
         reduce = "all-reduce" in about.lower() or "allreduce" in about.lower()
         timed = column.unit == "s"
+        ranks = _RANKS.search(about) if timed and reduce else None
         for load, value in column.values.items():
             requests = load if column.axis == "requests" else 1
             yield self._record(
@@ -153,6 +198,7 @@ class _Maker:
                 mode="decode" if column.plain else None,
                 dims={column.axis: load},
                 method={"sample": "as printed in a table"},
+                ranks=int(ranks[1]) if ranks else None,
             )
 
     def _record(
@@ -170,6 +216,7 @@ class _Maker:
         method: dict[str, Value] | None = None,
         flags: tuple[str, ...] = (),
         launch: Launch | None = None,
+        ranks: int | None = None,
     ) -> Measurement:
         several = summary.count > 1
         return Measurement(
@@ -188,8 +235,8 @@ class _Maker:
             low_s=summary.low if several else None,
             high_s=summary.high if several else None,
             count=count,
-            ranks=self._ranks,
-            method=method or {},
+            ranks=ranks or self._ranks,
+            method={**(method or {}), **self._system},
             environment=self._log.environment,
             command=self._log.command,
             origin=Origin(self._log.file, line),

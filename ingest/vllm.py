@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from ingest.facts import Steps
 from ingest.number import NUMBER, short
+from ingest.shipped import source_of
 from ingest.windows import Load, Window, Windows
 
 SIGNS = (b"SpecDecoding metrics:", b"Avg generation throughput:", b"Speculative metrics:")
@@ -95,9 +96,9 @@ class Reader:
     unread_count: int = 0
     duplicates: int = 0
     stated_acceptance: tuple[int, float] | None = None
-    _open: Engine | None = None
+    _open: dict[str, Engine] = field(default_factory=dict)
     _running: dict[str, int] = field(default_factory=dict)
-    _speculative: bool = False
+    _speculative: set[str] = field(default_factory=set)
     _last: str = ""
 
     def take(self, line: int, text: str) -> None:
@@ -111,8 +112,10 @@ class Reader:
                 self.duplicates += 1
                 return
             self._last = text
-            self._close()
-            self._open = self._engine(line, text)
+            self._close(source_of(text))
+            engine = self._engine(line, text)
+            if engine is not None and len(self._open) < _MOST_ENGINES:
+                self._open[source_of(text)] = engine
         elif "SpecDecoding metrics:" in text:
             self._drafts(line, text)
         elif "Speculative metrics:" in text:
@@ -120,7 +123,8 @@ class Reader:
 
     def steps(self) -> list[Steps]:
         """Return the cycles of each load."""
-        self._close()
+        for source in list(self._open):
+            self._close(source)
         return list(self.windows.steps())
 
     def _engine(self, line: int, text: str) -> Engine | None:
@@ -130,15 +134,16 @@ class Reader:
             return None
         return Engine(
             line=line,
-            engine=found["engine"] or "",
+            engine=source_of(text) + (found["engine"] or ""),
             prompt=float(found["prompt"]),
             generated=float(found["generated"]),
             running=int(found["running"]),
         )
 
     def _drafts(self, line: int, text: str) -> None:
-        engine, drafts = self._open, parse(text)
-        self._open, self._speculative = None, True
+        source = source_of(text)
+        engine, drafts = self._open.pop(source, None), parse(text)
+        self._speculative.add(source)
         if drafts is None:
             self._miss(line)
         if engine is None or drafts is None:
@@ -155,16 +160,16 @@ class Reader:
         window = Window(line=line, cycle_s=cycle_s, acceptance=drafts.length, taint=taint)
         self.windows.add(load, window)
 
-    def _close(self) -> None:
+    def _close(self, source: str) -> None:
         """Take an engine line that no line on drafts follows as a window of plain decoding.
 
         In a log with drafts it is none: nothing was drafted while it ran, or the line is lost.
         """
-        engine, self._open = self._open, None
+        engine = self._open.pop(source, None)
         if engine is None:
             return
         taint = self._taint(engine)
-        if self._speculative or not engine.running:
+        if source in self._speculative or not engine.running:
             return
         if not engine.generated:
             self.windows.drop(engine.line, None, "nothing was generated in it")
@@ -187,7 +192,7 @@ class Reader:
             self._miss(line)
             return
         tokens, _, drafted, emitted = (int(value) for value in found.groups())
-        self._speculative = True
+        self._speculative.add(source_of(text))
         if tokens and drafted:
             self.stated_acceptance = (line, emitted * tokens / drafted)
 

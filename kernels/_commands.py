@@ -100,7 +100,7 @@ def list_points(selection: Selection, out: Output) -> None:
     from kernels import _select
 
     out.begin(_LIST)
-    for point in _select.points(selection):
+    for point in _select.selected_points(selection):
         out.add((point.op, point.implementation, point.kind, point.case, point.reason), point)
         if point.reason and point.kind:
             out.record(_measurement(point, "skipped", point.reason))

@@ -145,7 +145,7 @@ def _filled(
     )
 
 
-def measurement(row: Predicted) -> Measurement:
+def predicted_measurement(row: Predicted) -> Measurement:
     """Return the record of a prediction, without where and how it was made."""
     case = find_case(find_op(row.op), row.case)
     return Measurement(

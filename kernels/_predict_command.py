@@ -66,7 +66,7 @@ def _print(row: Predicted, out: Output) -> None:
         ),
         row,
     )
-    out.record(_predict.measurement(row))
+    out.record(_predict.predicted_measurement(row))
 
 
 def _in(unit: Callable[[float], str], value: float | None) -> str | None:

@@ -15,7 +15,7 @@ from verifyscope.records import Kind
 _MOST_NAMED = 8  # in one line
 
 
-def points(selection: Selection) -> list[Point]:
+def selected_points(selection: Selection) -> list[Point]:
     """Return each implementation and case, with the reason why it cannot be measured here."""
     device = _execute.device()
     return [

@@ -132,6 +132,9 @@ def beside_table(attention: Attention, found: Collected) -> str:
 
 def missing(attention: Attention) -> list[str]:
     """Return what is not in the records, and how to get it."""
+    if not attention.is_there:
+        command = code("pytest suites/ --benchmark-only -k attention")
+        return [f"**Attention**: no kernel was timed, built or predicted: {command}."]
     lines = []
     gpu_rows = {
         op.name for op in attention.ops if any(row.point.main.kind == "own" for row in op.rows)
@@ -139,17 +142,17 @@ def missing(attention: Attention) -> list[str]:
     for name in names(attention):
         if name not in gpu_rows:
             lines.append(
-                f"No own kernel of {code(name)} was timed: on a GPU, "
+                f"**Attention**: no own kernel of {code(name)} was timed: on a GPU, "
                 f"{code(f'pytest suites/ --benchmark-only -k {name}')}."
             )
     if not attention.builds:
         lines.append(
-            f"No compiled kernel: {code('python -m kernels --compile --records FILE')}; no GPU is "
-            f"needed."
+            f"**Attention**: no kernel was built: "
+            f"{code('python -m kernels --compile --records FILE')}; no GPU is needed."
         )
     if not attention.beside:
         lines.append(
-            f"Nothing of planning, masks, trees and acceptance: "
+            f"**Attention**: nothing of planning, masks, trees and acceptance: "
             f"{code('pytest suites/ --benchmark-only')} times them too."
         )
     return lines
@@ -186,5 +189,5 @@ def _form_cell(one: Measurement | None, verify: Measurement) -> str:
     size = _text.size(moved if isinstance(moved, int | float) else None)
     words = f"{_text.median(one)}, {size}"
     if one is not verify:
-        words += f", {_text.ratio(_text.divided(one.median_s, verify.median_s))} x"
+        words += f", {_text.quotient(one, verify, f'{one.mode} / verify')} x"
     return marked(one)(words)

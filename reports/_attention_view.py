@@ -24,7 +24,6 @@ class AttentionView:
     compiled: str
     ops: list[OpView]
     beside_ops: list[OpView]
-    missing: str
     has_predicted: bool
 
 
@@ -38,7 +37,6 @@ def attention_view(
     names = _attention.names(attention)
     verdicts = [line for op in attention.all_ops for line in _growth.verdicts(op)]
     verdicts += _attention.predicted_verdicts(attention)
-    missing = _attention.missing(attention)
 
     def view(op: _kernels.Op) -> OpView:
         return op_view(op, curves[op.name], found=found, folder=folder, in_attention=True)
@@ -52,6 +50,5 @@ def attention_view(
         compiled=_compiled.compiled_table(attention.builds) if attention.builds else "",
         ops=[view(op) for op in attention.ops],
         beside_ops=[view(op) for op in attention.beside],
-        missing=bullets(missing) if missing and attention.is_there else "",
         has_predicted=bool(attention.predicted),
     )

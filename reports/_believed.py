@@ -143,7 +143,7 @@ def _fastest(one: SweepConclusion, size: int) -> Measurement | None:
 def _ratio(measured: Measurement | None, predicted: Measurement | None) -> str:
     if measured is None or predicted is None:
         return NOT_KNOWN
-    return _text.ratio(_text.divided(measured.median_s, predicted.median_s))
+    return _text.quotient(measured, predicted, "measured / believed")
 
 
 def _italic(words: str) -> str:

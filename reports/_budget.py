@@ -9,7 +9,7 @@ the sums "with components", every other op its floor.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from reports import _text
+from reports import _marks, _text
 from reports._markdown import table, text
 from reports._text import NOT_KNOWN
 from verifyscope.parts import CLASSES, Class, class_of
@@ -68,6 +68,10 @@ class Sum:
             if self.unknown
             else _text.duration(self.seconds)
         )
+
+    def shown(self) -> str:
+        """Return the time as a page shows it, marked as derived from the records."""
+        return _marks.derived(self.time(), self.records, "sum of calls x the time of one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +200,17 @@ def facts(one: Pass) -> str:
     if weights is not None and cached is not None and whole.floor_s is not None:
         words.append(
             f"{_text.size(weights)} of weights and {_text.size(cached)} of KV a rank; "
-            f"floor of bytes and flops {_text.duration(whole.floor_s)}."
+            f"floor of bytes and flops {_floor(whole)}."
         )
     if one.components:
         total = one.with_components.whole
         names = " and ".join(f"{name}s" for name in _names(one.components))
-        words.append(f"With {names}, which are no floor: **{total.time()}**.")
+        words.append(f"With {names}, which are no floor: **{total.shown()}**.")
     return " ".join(words)
+
+
+def _floor(whole: Sum) -> str:
+    return _marks.derived(_text.duration(whole.floor_s), whole.records, "sum of calls x floor_s")
 
 
 def _names(components: Iterable[Measurement]) -> Iterable[str]:
@@ -225,16 +233,16 @@ def parts_table(one: Pass) -> str:
             _text.size(total.dim("weight_bytes")),
             _text.size(total.dim("kv_bytes")),
             _text.size(total.touched_bytes),
-            total.time(),
+            total.shown(),
             _text.share(total.seconds, whole.seconds),
-            of_others[part].time() if of_others[part] != total else NOT_KNOWN,
+            of_others[part].shown() if of_others[part] != total else NOT_KNOWN,
             _notes(total, of_others[part]),
         )
         for part, total in one.by_part().items()
     ]
     sums = (whole.dim("weight_bytes"), whole.dim("kv_bytes"), whole.touched_bytes)
-    bold = [f"**{cell}**" for cell in (*map(_text.size, sums), whole.time())]
-    last = f"**{other.whole.time()}**" if one.components else NOT_KNOWN
+    bold = [f"**{cell}**" for cell in (*map(_text.size, sums), whole.shown())]
+    last = f"**{other.whole.shown()}**" if one.components else NOT_KNOWN
     lines.append(("**the pass**", "", f"{whole.calls:,}", *bold, "", last, ""))
     share = "of what is known" if whole.unknown else "share"
     header: Sequence[str] = (
@@ -257,9 +265,9 @@ def classes_table(several: Sequence[Pass], labels: Sequence[str]) -> str:
     lines = []
     for name in CLASSES:
         if any(name in by_class for by_class in sums):
-            cells = [by_class[name].time() if name in by_class else NOT_KNOWN for by_class in sums]
+            cells = [by_class[name].shown() if name in by_class else NOT_KNOWN for by_class in sums]
             lines.append((text(name), *cells))
-    lines.append(("**the pass**", *(f"**{one.whole.time()}**" for one in several)))
+    lines.append(("**the pass**", *(f"**{one.whole.shown()}**" for one in several)))
     lines.append(("bytes a rank", *(_text.size(one.whole.touched_bytes) for one in several)))
     return table(("predicted", *map(text, labels)), lines, align="l" + "r" * len(several))
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from reports import _text
+from reports import _marks, _text
 from reports._collected import Collected, is_collective
 from reports._comparison import runs, verdicts
 from reports._markdown import code, table, text
@@ -81,7 +81,8 @@ def changes_table(several: Sequence[Change], found: Collected) -> str:
             f"{found.letter(one.old.environment)} to {found.letter(one.new.environment)}",
             _text.median(one.old),
             _text.median(one.new),
-            f"{_text.ratio(one.ratio.value)} {one.ratio.verdict}",
+            f"{_marks.derived(_text.ratio(one.ratio.value), [one.new, one.old], 'new / old')} "
+            f"{one.ratio.verdict}",
         )
         for one in several[:MOST_CHANGES]
     ]

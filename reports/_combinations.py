@@ -6,7 +6,7 @@ Everything rests on `verifyscope.sweep_conclusion`, as the end of the sweep itse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from reports import _text
+from reports import _marks, _text
 from reports._collected import Collected, is_collective
 from reports._markdown import code, table, text
 from reports._text import NOT_KNOWN
@@ -208,10 +208,14 @@ def savings_table(one: SweepConclusion) -> str:
             f"{saving.tokens:,}",
             f"{saving.size_bytes:,}",
             f"{saving.calls:,}",
-            _text.duration(saving.now_s),
+            now(one.contest, saving),
             NOT_KNOWN if saving.implementation is None else code(saving.implementation),
-            _saved(saving),
-            NOT_KNOWN if saving.saved is None else _text.share(saving.saved.value, saving.now_s),
+            saved(one.contest, saving),
+            NOT_KNOWN
+            if saving.saved is None
+            else _of_saving(
+                one.contest, saving, _text.share(saving.saved.value, saving.now_s), "saves / now"
+            ),
         )
         for saving in one.savings
     ]
@@ -229,7 +233,7 @@ def _on_cpu(one: SweepConclusion, found: Collected) -> bool:
 
 def _against(contest: Contest, implementation: str, size: int) -> str:
     new, old = contest.rows[implementation][size], contest.times(contest.default)[size]
-    return f"{_text.duration(new.median_s)} instead of {_text.duration(old.median_s)}"
+    return f"{_text.median(new)} instead of {_text.median(old)}"
 
 
 def _others(one: SweepConclusion) -> Iterator[tuple[Contest, str]]:
@@ -309,11 +313,26 @@ def _flags(rows: Mapping[str, Measurement | None], shared: Mapping[str, Sequence
     return "; ".join(f"**{text(flag)}**: {_text.listed(names)}" for flag, names in who.items())
 
 
-def _saved(saving: Saving) -> str:
+def now(contest: Contest, saving: Saving) -> str:
+    """Return what all-reduces of a pass take with the default, marked as derived from a call."""
+    row = contest.times(contest.default).get(saving.size_bytes)
+    formula = f"{saving.calls:,} calls x the time of one"
+    return _marks.derived(_text.duration(saving.now_s), [row], formula)
+
+
+def saved(contest: Contest, saving: Saving) -> str:
+    """Return what would be saved, with its interval, marked as derived from both calls."""
     if saving.saved is None:
         return "nothing beyond noise"
     found = saving.saved
-    return _text.interval(found.value, low_s=found.low, high_s=found.high)
+    words = _text.interval(found.value, low_s=found.low, high_s=found.high)
+    return _of_saving(contest, saving, words, f"{saving.calls:,} calls x (default - this)")
+
+
+def _of_saving(contest: Contest, saving: Saving, words: str, formula: str) -> str:
+    names = (contest.default, saving.implementation)
+    rows = (contest.times(name).get(saving.size_bytes) for name in names if name)
+    return _marks.derived(words, rows, formula)
 
 
 def _without_empty(header: Sequence[str], lines: Sequence[Sequence[str]], *, align: str) -> str:

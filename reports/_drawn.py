@@ -1,7 +1,7 @@
 """Which plots a report has, and from which numbers each is drawn."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reports import (
@@ -26,22 +26,29 @@ from verifyscope.records import Measurement
 from verifyscope.sweep_conclusion import SweepConclusion
 
 _MOST_PLOTS = 3
-_MOST_CURVES = 8  # ops whose curves are drawn: each plot takes a tenth of a second
+_MOST_CURVES = 12  # ops whose T axis is drawn: each plot takes a tenth of a second
+_LEAST_T = 3
+_FIRST = ("attention", "moe")
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Where plots go; None: there are to be none."""
+    """Where plots go; None: there are to be none. curves_of: the ops whose T axis is drawn."""
 
     path: Path | None
+    curves_of: frozenset[str] = frozenset()
 
     def file(self, name: str) -> Path | None:
         """Return where to save the plot `name`."""
         return None if self.path is None else self.path / name
 
-    def has_room(self) -> bool:
-        """Say whether a further op's curves are drawn; its table has them all the same."""
-        return self.path is not None and len(list(self.path.glob("time-*.png"))) < _MOST_CURVES
+    def with_curves(
+        self, ops: Iterable[_kernels.Op], curves: Mapping[str, Sequence[_verify.Curve]]
+    ) -> "Folder":
+        """Return the folder that draws those T axes that are worth most: attention and experts."""
+        worth = [op for op in ops if not op.is_plan and is_worth_a_plot(curves[op.name])]
+        first = sorted(worth, key=lambda op: class_of(op.cases[0].first.part) not in _FIRST)
+        return replace(self, curves_of=frozenset(op.name for op in first[:_MOST_CURVES]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,35 +63,67 @@ def curves(
     op: _kernels.Op, every: Sequence[_verify.Curve], *, found: Collected, folder: Folder
 ) -> str | None:
     """Plot the curves of the point that has most T, one line an implementation."""
-    alike = [curve for curve in every if curve.fixed == every[0].fixed][: _plots.MOST_LINES]
-    if not alike or len(alike[0].by_tokens) < 3:
-        return None
+    alike = [curve for curve in every if curve.fixed == every[0].fixed]
     name = f"time-{_file_name(op.name)}.png"
-    path = folder.file(name) if folder.has_room() else None
+    path = folder.file(name) if op.name in folder.curves_of else None
     if path is None:
         return None
-    several = len({curve.environment for curve in alike}) > 1
-    lines = [
-        _plots.Line(
-            label=curve.implementation
-            + (f" on {found.letter(curve.environment)}" if several else "")
-            + (", CPU" if found.on_cpu(curve.by_tokens[1]) else ""),
-            x=list(curve.by_tokens),
-            y=[curve.seconds(tokens) for tokens in curve.by_tokens],
-            band=_band(list(curve.by_tokens.values())),
-        )
-        for curve in alike
-    ]
-    floors = {tokens: one.floor_s for tokens, one in alike[0].by_tokens.items()}
+    shown = alike[: _plots.MOST_LINES]
+    several = len({curve.environment for curve in shown}) > 1
+    lines = [_curve(curve, found, several=several) for curve in shown]
+    floors = {tokens: one.floor_s for tokens, one in shown[0].by_tokens.items()}
     if all(floors.values()):
-        floor_s = [seconds or 0.0 for seconds in floors.values()]
         floor = _plots.Line(
-            label="floor of bytes and flops", x=list(floors), y=floor_s, hollow=True
+            label="floor of bytes and flops",
+            x=list(floors),
+            y=[seconds or 0.0 for seconds in floors.values()],
+            source="predicted",
+            is_floor=True,
         )
         lines.append(floor)
-    point = ", ".join(f"{dim} {value}" for dim, value in alike[0].fixed)
-    _plots.time_against_tokens(path, lines, title=f"{op.name}: {point}")
+    point = ", ".join(f"{dim} {value}" for dim, value in shown[0].fixed)
+    rest = _rest(len(alike) - len(shown))
+    _plots.time_against_tokens(path, lines, title=f"{op.name}: {point}{rest}")
     return name
+
+
+def _curve(curve: _verify.Curve, found: Collected, *, several: bool) -> _plots.Line:
+    first = curve.by_tokens[1]
+    label = curve.implementation
+    label += f" on {found.letter(curve.environment)}" if several else ""
+    label += ", CPU" if found.on_cpu(first) else ""
+    fit = curve.fit()
+    if fit is not None:
+        label += f"; thin: fit of {_verify.fit_words(curve)}"
+    return _plots.Line(
+        label=label,
+        x=list(curve.by_tokens),
+        y=[curve.seconds(tokens) for tokens in curve.by_tokens],
+        band=_band(list(curve.by_tokens.values())),
+        source=first.source,
+        fit=fit,
+    )
+
+
+def not_drawn(op: _kernels.Op, every: Sequence[_verify.Curve], *, folder: Folder) -> str:
+    """Return why a T axis has no plot; "" where it has one or there is none."""
+    if folder.path is None or op.is_plan or op.name in folder.curves_of:
+        return ""
+    if not is_worth_a_plot(every):
+        return ""
+    return (
+        f"Not drawn: a page has the plots of {_MOST_CURVES} ops, attention and experts first; "
+        "the figures are in the table."
+    )
+
+
+def is_worth_a_plot(every: Sequence[_verify.Curve]) -> bool:
+    """Say whether an op has a T axis: with two T a line is no more than its table."""
+    return bool(every) and len(every[0].by_tokens) >= _LEAST_T
+
+
+def _rest(count: int) -> str:
+    return f"; {plural(count, 'more line')} in the tables" if count > 0 else ""
 
 
 def sweeps(found: Collected, series: Sequence[_sweep.Series], *, folder: Folder) -> list[Plot]:
@@ -121,7 +160,7 @@ def _sweep_plot(path: Path, series: Sequence[_sweep.Series], *, op: str, found: 
                 x=[size for size, _ in line],
                 y=[one.median_s for _, one in line if one.median_s],
                 band=_band([one for _, one in line]),
-                hollow=one_series.imported,
+                source=one_series.first.source,
             )
             for one_series, line, label in zip(series, points, labels, strict=True)
             if line
@@ -166,18 +205,18 @@ def combinations(one: SweepConclusion, found: Collected, *, folder: Folder) -> l
 
 
 def _mode_lines(one: SweepConclusion) -> Iterator[_plots.Line]:
-    """Yield a line for each timing mode: one colour a mode, the second combination dotted."""
+    """Yield a line for each timing mode: one colour a mode, the second combination dash-dotted."""
     known = _combinations.modes(one)
     names = list(dict.fromkeys(name for each in known for name in each.by_mode))
     for at, each in enumerate(known[:2]):
         for name, rows in each.by_mode.items():
             if len(rows) > 1:
                 label = f"{each.implementation}, {name}"
-                yield _line(label, rows, colour=names.index(name), dotted=at > 0)
+                yield _line(label, rows, colour=names.index(name), second=at > 0)
 
 
 def _line(
-    label: str, rows: Mapping[int, Measurement], *, colour: int | None = None, dotted: bool = False
+    label: str, rows: Mapping[int, Measurement], *, colour: int | None = None, second: bool = False
 ) -> _plots.Line:
     known = {size: row for size, row in rows.items() if row.median_s}
     return _plots.Line(
@@ -186,18 +225,18 @@ def _line(
         y=[row.median_s or 0.0 for row in known.values()],
         band=_band(list(known.values())),
         colour=colour,
-        dotted=dotted,
+        second=second,
     )
 
 
 def _believed_line(one: SweepConclusion, found: Collected) -> list[_plots.Line]:
-    """Return NCCL's own belief of its own choice, hollow: nobody measured it."""
+    """Return NCCL's own belief of its own choice, nobody measured it."""
     rows = _believed.chosen(_believed.believed(one, found))
     if len(rows) < 2:
         return []
     label = "predicted: NCCL's own model of its own choice"
     times = [row.median_s or 0.0 for row in rows.values()]
-    return [_plots.Line(label=label, x=list(rows), y=times, hollow=True)]
+    return [_plots.Line(label=label, x=list(rows), y=times, source="predicted")]
 
 
 def _row_marks(contest: Contest) -> list[tuple[float, str]]:

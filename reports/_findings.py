@@ -3,16 +3,19 @@
 Findings of one name and one next action stand together. The most is worth first, then the surest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from reports import _text
+from reports import _marks, _packed, _text
+from reports._collected import Collected
 from reports._markdown import bullets, code, text
-from verifyscope.records import Confidence, Evidence, Finding
+from verifyscope.records import TRACE_OPS, Confidence, Evidence, Finding, Measurement
 
 MOST_FINDINGS = 40
 _MOST_EVIDENCE = 4
 _ORDER: tuple[Confidence, ...] = ("sure", "likely", "hint")
+
+Places = Mapping[tuple[str, int | str | None], Sequence[Measurement]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +27,16 @@ class Shown:
     next_action: str
 
 
-def shown(findings: Sequence[Finding]) -> list[Shown]:
-    """Return the findings by name and next action."""
+def shown(found: Collected) -> list[Shown]:
+    """Return the findings by name and next action; what they saw leads to the records of it."""
+    findings, seen = found.findings, _by_place(found)
     groups: dict[tuple[str, str | None], list[Finding]] = {}
     for one in _ordered(findings)[:MOST_FINDINGS]:
         groups.setdefault((one.name, one.next_action), []).append(one)
     return [
         Shown(
             name=text(name.replace("_", " ")),
-            sentences=bullets([_sentence(one) for one in group]),
+            sentences=bullets([_sentence(one, seen) for one in group]),
             next_action=text(action or ""),
         )
         for (name, action), group in groups.items()
@@ -52,12 +56,26 @@ def _ordered(findings: Sequence[Finding]) -> list[Finding]:
     )
 
 
-def _sentence(finding: Finding) -> str:
+def _by_place(found: Collected) -> Places:
+    """Return the records by the file and line that they were read at, and by a kernel's name."""
+    wanted = {(each.file, each.at) for one in found.findings for each in one.evidence}
+    places: dict[tuple[str, int | str | None], list[Measurement]] = {}
+    for one in _packed.every(found):
+        if one.origin is None:
+            continue
+        for at in (one.origin.line, one.implementation if one.op in TRACE_OPS else None):
+            if at is not None and (one.origin.file, at) in wanted:
+                places.setdefault((one.origin.file, at), []).append(one)
+    return places
+
+
+def _sentence(finding: Finding, places: Places) -> str:
     worth = "" if finding.worth_s is None else f", worth {_text.duration(finding.worth_s)}"
-    seen = _text.listed(map(_evidence, finding.evidence), most=_MOST_EVIDENCE)
+    seen = _text.listed((_evidence(one, places) for one in finding.evidence), most=_MOST_EVIDENCE)
     return f"{text(finding.sentence)} ({finding.confidence}{worth})" + (f": {seen}" if seen else "")
 
 
-def _evidence(evidence: Evidence) -> str:
+def _evidence(evidence: Evidence, places: Places) -> str:
     place = evidence.file if evidence.at is None else f"{evidence.file}:{evidence.at}"
-    return f"{text(evidence.value)} at {code(place)}"
+    value = _marks.cited(text(evidence.value), places.get((evidence.file, evidence.at), ()), place)
+    return f"{value} at {code(place)}"

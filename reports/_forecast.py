@@ -7,7 +7,7 @@ their prediction with the pass's parts. None of it was measured.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from reports import _budget, _text
+from reports import _budget, _marks, _text
 from reports._markdown import table, text
 from reports._text import NOT_KNOWN, plural
 from verifyscope import predictions, units
@@ -60,13 +60,13 @@ def timeline_table(one: Forecast) -> str:
         (
             text(_MODES.get(mode.implementation, mode.implementation)),
             _text.whole(_dim(mode, "launches")),
-            _text.duration(_dim(mode, "host_s")),
-            _least(mode, _dim(mode, "busy_s")),
-            _text.duration(_dim(mode, "idle_s")),
-            _text.share(_dim(mode, "idle_s"), mode.median_s),
+            _told(mode, "host_s"),
+            _least(mode, "busy_s"),
+            _told(mode, "idle_s"),
+            _marks.derived(_text.share(_dim(mode, "idle_s"), mode.median_s), [mode], "idle / pass"),
             f"**{_pass(mode)}**",
-            _least(mode, _dim(mode, "uneven_s")),
-            _text.duration(_dim(mode, "skew_s")),
+            _least(mode, "uneven_s"),
+            _told(mode, "skew_s"),
         )
         for mode in one.timeline
     ]
@@ -163,9 +163,11 @@ def _worth(lever: Measurement, name: str) -> tuple[str, str, str]:
     even = _dim(lever, f"{name}_break_even")
     at_most = "at most " if "at-least" in lever.flags else ""
     return (
-        f"{_least(lever, seconds)}{held}",
-        f"{at_most}{NOT_KNOWN.join(rates)}" if rates else NOT_KNOWN,
-        _text.ratio(even),
+        f"{_least(lever, f'{name}_s')}{held}",
+        _marks.told(f"{at_most}{NOT_KNOWN.join(rates)}", lever, f"{name} tokens a second")
+        if rates
+        else NOT_KNOWN,
+        _marks.told(_text.ratio(even), lever, f"{name}_break_even"),
     )
 
 
@@ -212,7 +214,7 @@ def _needed(ones: Sequence[Measurement], against: str) -> str:
         return NOT_KNOWN
     most = "at most " if "at-most" in one.flags else ""
     return (
-        f"{most}{_text.duration(_dim(one, 'excess_s'))}: +{_text.median(one)} for "
+        f"{most}{_told(one, 'excess_s')}: +{_text.median(one)} for "
         f"{text(str(one.method.get('what', '')))}, {_text.whole(_dim(one, 'count'))} of them"
     )
 
@@ -223,9 +225,9 @@ def agreements_table(found: Iterable[Forecast]) -> str:
         (
             text(_MODES.get(one.implementation, one.implementation)),
             f"{one.dims.get('rows')} rows, {one.dims.get('context')} tokens",
-            _text.duration(_dim(one, "measured_s")),
+            _told(one, "measured_s"),
             _text.median(one),
-            _percent(_dim(one, "off")),
+            _marks.told(_percent(_dim(one, "off")), one, "off"),
             text(str(one.method.get("verdict", ""))),
         )
         for forecast in found
@@ -237,7 +239,8 @@ def agreements_table(found: Iterable[Forecast]) -> str:
 
 def fits_table(found: Iterable[Measurement]) -> tuple[str, int]:
     """Return time(T) and time(L), base and slope, and how many lines are left out."""
-    lines = list(dict.fromkeys(_fit(one) for one in found if one.op == predictions.FIT))
+    fits = (_fit(one) for one in found if one.op == predictions.FIT)
+    lines = list({tuple(map(_marks.removed, line)): line for line in fits}.values())
     header = ("predicted", "at", "base", "slope", "farthest point", "sizes")
     shown = table(header, lines[:_MOST_FITS], align="llrrrl") if lines else ""
     return shown, max(0, len(lines) - _MOST_FITS)
@@ -246,13 +249,13 @@ def fits_table(found: Iterable[Measurement]) -> tuple[str, int]:
 def _fit(one: Measurement) -> tuple[str, ...]:
     over_rows = "rows" not in one.dims
     at, unit = (_dim(one, "context"), "token") if over_rows else (_dim(one, "rows"), "row")
-    slope = f"{_text.duration(_dim(one, 'slope_s'))} a {'row' if over_rows else 'token'}"
+    slope = f"{_told(one, 'slope_s')} a {'row' if over_rows else 'token'}"
     return (
         text(one.implementation) + (", an upper bound" if "upper-bound" in one.flags else ""),
         NOT_KNOWN if at is None else plural(int(at), unit),
-        _text.duration(_dim(one, "base_s")),
+        _told(one, "base_s"),
         slope,
-        _text.duration(_dim(one, "worst_s")),
+        _told(one, "worst_s"),
         text(str(one.method.get("sizes", ""))),
     )
 
@@ -266,10 +269,13 @@ def _number(one: Measurement) -> float:
     return _dim(one, "number") or 0.0
 
 
-def _least(one: Measurement, seconds: float | None) -> str:
-    if seconds is None:
-        return NOT_KNOWN
-    return f"{'at least ' if 'at-least' in one.flags else ''}{_text.duration(seconds)}"
+def _told(one: Measurement, name: str) -> str:
+    return _marks.told(_text.duration(_dim(one, name)), one, name)
+
+
+def _least(one: Measurement, name: str) -> str:
+    words = _told(one, name)
+    return words if words == NOT_KNOWN or "at-least" not in one.flags else f"at least {words}"
 
 
 def _pass(one: Measurement) -> str:

@@ -55,18 +55,13 @@ def _axis_table(curves: Sequence[Curve], found: Collected, above: float) -> str:
     lines = []
     for curve in curves:
         mark = marked(curve.by_tokens[1])
-        ratios = [
-            _text.ratio(_text.divided(curve.seconds(t), curve.one_s))
-            if t in curve.by_tokens
-            else NOT_KNOWN
-            for t in tokens
-        ]
+        ratios = [_verify.grown(curve, t) if t in curve.by_tokens else NOT_KNOWN for t in tokens]
         base, slope = curve.fit() or (None, None)
         cells = (
-            _text.duration(curve.one_s),
+            _text.median(curve.by_tokens[1]),
             *ratios,
-            _signed(base),
-            _signed(slope),
+            _verify.fitted(curve, _signed(base)),
+            _verify.fitted(curve, _signed(slope)),
             _floors(curve),
         )
         point = _verify.differing(curve, curves)
@@ -202,7 +197,10 @@ def _floors(curve: Curve) -> str:
     if not floors:
         return NOT_KNOWN
     least, most = _text.duration(min(floors)), _text.duration(max(floors))
-    return least if least == most else f"{least} to {most}"
+    words = least if least == most else f"{least} to {most}"
+    return _marks.derived(
+        words, curve.by_tokens.values(), "least and largest floor_s", predicted=True
+    )
 
 
 def _against_roofline(curve: Curve, above: float) -> str:
@@ -220,7 +218,9 @@ def _against_roofline(curve: Curve, above: float) -> str:
     if worst is None:
         return NOT_KNOWN
     over, tokens = worst
-    words = f"{_text.ratio(over)} at T={tokens}"
+    formula = f"(time(T={tokens}) / time(T=1)) / (the same of roof and launches)"
+    ratio = _marks.derived(_text.ratio(over), [curve.by_tokens[tokens], first], formula)
+    words = f"{ratio} at T={tokens}"
     return f"{words}, within {above}" if over <= above else f"**{words}, above {above}**"
 
 

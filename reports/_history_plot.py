@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reports import _plot_style as style
 from reports._history import History, Point
-from reports._plot_style import COLOURS, GREY, heading, legend, save, tick
+from reports._plot_style import COLOURS, GREY, heading, legend, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,16 +28,16 @@ def draw(path: Path, found: History) -> None:
         axes.set_xlim(-0.5, len(points) - 0.5)
         labels = _ticks(points)
         axes.set_xticks(list(labels), list(labels.values()))
+        axes.xaxis.set_gid("names")
         _time_axis(axes, points)
-        axes.set_ylabel("median of a call")
         axes.set_xlabel("run: its day, and the commit that measured")
         heading(axes, f"{found.label} on {found.machine}")
         # The words stand where a legend would.
         for line in told:
             axes.plot([], [], linestyle="none", label=textwrap.shorten(line, _WIDTH))
-        legend(axes, columns=1)
+        legend(axes, columns=1, sources={point.seen.row.last.source for point in points})
 
-    save(path, on, height=4.4 + 0.17 * (len(told) + 1))
+    save(path, on, height=4.4)
 
 
 def _time_axis(axes: Axes, points: Sequence[Point]) -> None:
@@ -45,23 +46,20 @@ def _time_axis(axes: Axes, points: Sequence[Point]) -> None:
     least, most = min(times), max(times)
     room = 0.15 * (most - least) or 0.05 * most
     axes.set_ylim(0 if least < 0.5 * most else max(0.0, least - room), most + room)
-    axes.yaxis.set_major_formatter(lambda at, _: tick(at))
+    style.seconds(axes.yaxis, "median of a call", most=most)
 
 
 def _line(axes: Axes, points: Sequence[Point]) -> None:
-    colour = COLOURS[0]
+    looks = style.line(0, points[0].seen.row.last.source)
     axes.plot(
         range(len(points)),
         [point.median_s for point in points],
-        color=colour,
-        marker="o",
-        markersize=4.5,
-        linewidth=1.4,
         label="median, 95 % interval",
+        **looks,
     )
     for number, point in enumerate(points):
         if point.interval is not None:
-            axes.vlines(number, *point.interval, color=colour, linewidth=1.2, alpha=0.6)
+            axes.vlines(number, *point.interval, color=looks["color"], linewidth=1.2, alpha=0.6)
     for verdict, (marker, of) in _MARK.items():
         at = [n for n, one in enumerate(points) if one.change and one.change.verdict == verdict]
         if at:

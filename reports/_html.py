@@ -1,4 +1,4 @@
-"""report.html: the same page as report.md in one file that asks no network.
+"""report.html: the same page as report.md in one file that asks no network; other pages likewise.
 
 The Markdown of the template is rendered, so that both pages say the same. Markup of a record was
 escaped on its way into Markdown; here only the template's own folds pass as HTML, anything else
@@ -7,6 +7,7 @@ shows as text, and the browser is told to run one script alone, by its digest.
 
 import base64
 import hashlib
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -24,7 +25,17 @@ from reports import _marks
 from verifyscope.records import Measurement
 
 PAGE = "report.html"
+_REPORT, _DOCUMENT = "report.html.j2", "document.html.j2"
 _HERE = Path(__file__).parent
+_OWN_IDS = (
+    "one-pass",
+    "packed",
+    "records",
+    "records-filter",
+    "records-note",
+    "records-rows",
+    "tip",
+)
 _SUMMARY = re.compile(r"<summary>(.*)</summary>")
 
 
@@ -41,22 +52,38 @@ def page(
     `plots` holds the images that `markdown` names, `records` those of its marks by id; `packed`
     are the records for the page's own table (reports/_packed.py), `drawing` is a timeline as SVG.
     """
+    shown = _shown(markdown, plots, records, scripts=("tables.js", "page.js"))
+    return _template(_REPORT).render(drawing=drawing, packed=packed, **shown)
+
+
+def document(markdown: str, *, plots: Path | None, records: Mapping[str, Measurement]) -> str:
+    """Return a page without a table of all records; its tables sort and filter all the same."""
+    return _template(_DOCUMENT).render(**_shown(markdown, plots, records, scripts=("tables.js",)))
+
+
+def _shown(
+    markdown: str,
+    plots: Path | None,
+    records: Mapping[str, Measurement],
+    *,
+    scripts: Sequence[str],
+) -> dict[str, object]:
+    """Return what each template shows."""
     tokens = _markdown().parse(markdown)
+    _set_anchors(tokens)
     body = _Page(plots).render(tokens, _markdown().options, {})
-    sections = _sections(_marks.as_html(body, records))
-    style, script = _file("page.css"), _file("page.js")
-    return _template().render(
-        title=_title(markdown),
-        style=style,
-        style_digest=_digest(style),
-        script=script,
-        script_digest=_digest(script),
-        first=next(sections),
-        sections=list(sections),
-        names=_names(tokens),
-        drawing=drawing,
-        packed=packed,
-    )
+    first, *sections = _sections(_marks.as_html(body, records))
+    style, script = _file("page.css"), "".join(map(_file, scripts))
+    return {
+        "title": _title(markdown),
+        "style": style,
+        "style_digest": _digest(style),
+        "script": script,
+        "script_digest": _digest(script),
+        "first": first,
+        "sections": sections,
+        "names": _names(tokens),
+    }
 
 
 class _Page(RendererHTML):
@@ -65,18 +92,21 @@ class _Page(RendererHTML):
     def __init__(self, plots: Path | None) -> None:
         super().__init__()
         self._plots = plots
+        self._heading = ""
 
     def heading_open(
         self, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType
     ) -> str:
-        level, name = tokens[at].tag, _plain(tokens[at + 1])
+        level = tokens[at].tag
+        self._heading = _plain(tokens[at + 1])
         mark = "<!--section-->" if level == "h2" else ""
-        return f'{mark}<{level} id="{_anchor(name)}">'
+        return f'{mark}<{level} id="{tokens[at].meta["anchor"]}">'
 
     def table_open(
         self, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType
     ) -> str:
-        return '<div class="frame"><table>'
+        """Name the table after the heading above it, for who cannot see where it stands."""
+        return f'<div class="frame"><table><caption>{escape(self._heading)}</caption>'
 
     def table_close(
         self, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType
@@ -121,7 +151,9 @@ class _Page(RendererHTML):
 
 
 def _cell(token: Token) -> str:
-    return f'<{token.tag} class="right">' if token.attrs.get("style") else f"<{token.tag}>"
+    scope = ' scope="col"' if token.tag == "th" else ""
+    side = ' class="right"' if token.attrs.get("style") else ""
+    return f"<{token.tag}{scope}{side}>"
 
 
 @cache
@@ -133,24 +165,32 @@ def _sections(body: str) -> Iterator[str]:
     yield from body.split("<!--section-->")
 
 
+def _set_anchors(tokens: Sequence[Token]) -> None:
+    """Give each heading an anchor of its own, and none that the page itself uses."""
+    taken = set(_OWN_IDS)
+    for at, token in enumerate(tokens):
+        if token.type == "heading_open":
+            name = "-".join(re.findall(r"[a-z0-9]+", _plain(tokens[at + 1]).lower())) or "section"
+            numbered = (f"{name}-{number}" for number in itertools.count(2))
+            anchor = next(one for one in itertools.chain([name], numbered) if one not in taken)
+            taken.add(anchor)
+            token.meta["anchor"] = anchor
+
+
 def _names(tokens: Sequence[Token]) -> list[tuple[str, str]]:
     """Return the anchor and the words of each section."""
-    heads = [
-        _plain(tokens[at + 1])
+    return [
+        (token.meta["anchor"], _plain(tokens[at + 1]))
         for at, token in enumerate(tokens)
         if token.type == "heading_open" and token.tag == "h2"
     ]
-    return [(_anchor(name), name) for name in heads]
 
 
 def _plain(token: Token) -> str:
-    return "".join(
+    words = "".join(
         child.content for child in token.children or () if child.type in ("text", "code_inline")
     )
-
-
-def _anchor(name: str) -> str:
-    return "-".join(re.findall(r"[a-z0-9]+", name.lower())) or "section"
+    return _marks.removed(words)
 
 
 def _title(markdown: str) -> str:
@@ -167,7 +207,7 @@ def _digest(content: str) -> str:
 
 
 @cache
-def _template() -> jinja2.Template:
+def _template(name: str) -> jinja2.Template:
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         undefined=jinja2.StrictUndefined,
@@ -175,4 +215,4 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         autoescape=True,
     )
-    return templates.get_template("report.html.j2")
+    return templates.get_template(name)

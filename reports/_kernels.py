@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from reports import _text
+from reports import _marks, _text
 from reports._collected import Collected
 from reports._markdown import code, table, text
 from reports._points import Point, Row, points, rows
@@ -13,7 +13,7 @@ from verifyscope import records, units
 from verifyscope.records import Kind, Measurement, Value
 from verifyscope.stats import Verdict
 
-MOST_ROWS = 2000
+MOST_ROWS = 1000
 CEILINGS = ("memory_ceiling", "matrix_ceiling", "empty_kernel")
 _KINDS: dict[Kind, str] = {
     "own": "own",
@@ -69,17 +69,21 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What the section shows; `left_out` counts the cases that are beyond MOST_ROWS."""
+    """What the section shows; `left_out` counts the cases that are beyond MOST_ROWS.
+
+    others: imported rows of cases of which nothing was measured here.
+    """
 
     ops: tuple[Op, ...]
     ceilings: tuple[Measurement, ...]
+    others: tuple[Measurement, ...]
     left_out: int
 
     @property
     def measured(self) -> list[Measurement]:
         """Return the measurements that are shown."""
         mains = (row.point.main for op in self.ops for row in op.rows)
-        return [*self.ceilings, *mains]
+        return [*self.ceilings, *mains, *self.others]
 
 
 def kernels(found: Collected) -> Kernels:
@@ -91,6 +95,12 @@ def kernels(found: Collected) -> Kernels:
             ceilings[one.op, one.case, one.environment] = one
         else:
             by_case.setdefault((one.op, one.case), []).append(one)
+    others = {
+        at: measured
+        for at, measured in by_case.items()
+        if all(one.source == "imported" for one in measured)
+    }
+    by_case = {at: measured for at, measured in by_case.items() if at not in others}
     shown: dict[tuple[str, str], list[Point]] = {}
     room = MOST_ROWS
     # What is left out, if anything is, is work beside kernels first.
@@ -108,6 +118,7 @@ def kernels(found: Collected) -> Kernels:
     return Kernels(
         ops=tuple(Op(name, tuple(of_op)) for name, of_op in ops.items()),
         ceilings=tuple(ceilings.values()),
+        others=tuple(one for measured in others.values() for one in measured),
         left_out=len(by_case) - len(shown),
     )
 
@@ -118,7 +129,11 @@ def ceilings_table(kernels: Kernels, found: Collected) -> str:
     for one in kernels.ceilings:
         flops_per_s = _text.divided(one.flops, one.median_s)
         matrix = one.part == "matrix_ceiling" and flops_per_s is not None
-        rate = f"{units.flops(flops_per_s)}/s" if matrix and flops_per_s else _text.bandwidth(one)
+        rate = (
+            _marks.derived(f"{units.flops(flops_per_s)}/s", [one], "flops / time")
+            if matrix and flops_per_s
+            else _text.bandwidth(one)
+        )
         time = _text.timed(one)
         rate = NOT_KNOWN if one.part == "empty_kernel" else rate
         lines.append(
@@ -166,6 +181,10 @@ def _headline(name: str, held: Sequence[Row], *, found: Collected) -> str:
     )
     if least != most:
         middle += f" ({least} to {most})"
+    compared = [one.point.main for one in held] + [
+        one.baseline.main for one in held if one.baseline
+    ]
+    middle = _marks.derived(middle, compared, "median of time / time of the baseline, by case")
     return (
         f"{code(name)} takes {middle} of the time of {_text.listed(map(code, baselines))}{where} "
         f"in {plural(len(held), 'case')}: {', '.join(counts)}."
@@ -183,7 +202,7 @@ def overview(op: Op, found: Collected) -> str | None:
     for case in op.cases:
         cells = {labels[id(row)]: _overview_cell(row) for row in case.rows}
         times = [cells.get(column, NOT_KNOWN) for column in columns]
-        lines.append((code(case.first.case), _text.duration(case.first.floor_s), *times))
+        lines.append((code(case.first.case), _text.floor(case.first), *times))
     header = ("case", "floor", *columns)
     return known_columns(header, lines, always=1, align="lr" + "r" * len(columns))
 
@@ -222,7 +241,7 @@ def case_line(case: Case, shared: Shared) -> str:
     if first.touched_bytes is not None:
         words.append(f"touches {_text.size(first.touched_bytes)}")
     if first.floor_s is not None:
-        words.append(f"floor {_text.duration(first.floor_s)}")
+        words.append(f"floor {_text.floor(first)}")
     return ", ".join(words)
 
 
@@ -269,7 +288,7 @@ def _cells(row: Row, shared: Shared, *, found: Collected) -> tuple[str, ...]:
         _text.timed(main),
         _text.median(warm),
         _to_baseline(row),
-        _text.share(main.floor_s, main.median_s),
+        _text.of_floor(main),
         _text.bandwidth(main),
         str(main.method.get("limited_by", NOT_KNOWN)),
         _bound(main),
@@ -283,6 +302,7 @@ def _bound(main: Measurement) -> str:
     if not isinstance(bound_s, int | float):
         return NOT_KNOWN
     words = _text.duration(bound_s)
+    words = _marks.derived(words, [main], "bound_s of the record", predicted=True)
     return f"within {words}" if main.method.get("within_bound") is True else f"**above {words}**"
 
 
@@ -291,9 +311,16 @@ def _to_baseline(row: Row) -> str:
         return "the baseline"
     if row.ratio is None:
         return NOT_KNOWN
-    return f"{_text.ratio(row.ratio.value)} {row.ratio.verdict}" + (
-        "" if row.ratio.from_samples else " \\*"
-    )
+    return f"{ratio(row)} {row.ratio.verdict}" + ("" if row.ratio.from_samples else " \\*")
+
+
+def ratio(row: Row) -> str:
+    """Return the time of a row over its baseline's, marked as derived from both."""
+    if row.ratio is None or row.baseline is None:
+        return NOT_KNOWN
+    main, other = row.point.main, row.baseline.main
+    formula = f"{main.implementation} / {other.implementation}"
+    return _marks.derived(_text.ratio(row.ratio.value), [main, other], formula)
 
 
 def _overview_cell(row: Row) -> str:

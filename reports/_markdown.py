@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from reports import _marks
+from reports._plain import one_line
 
 _SPECIAL = re.compile(r"([\\`*\[\]<>|~$]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;))")
 _OPENING = re.compile(r"^(\d*)([#+=.)-]+)(?=\s|$)")  # what begins a heading, a list or a rule
@@ -16,22 +17,16 @@ _WIDEST_PADDED = 48
 
 def text(plain: str) -> str:
     """Return `plain` on one line, so that it shows as it is."""
-    line = _SPECIAL.sub(r"\\\1", _one_line(plain))
+    line = _SPECIAL.sub(r"\\\1", one_line(plain))
     return _OPENING.sub(r"\1\\\2", line)
 
 
 def code(plain: str) -> str:
     """Return `plain` as a code span; as text if it holds what no code span in a table can."""
-    line = _one_line(plain)
+    line = one_line(plain)
     if not line or "|" in line or "`" in line:
         return text(line)
     return f"`{line}`"
-
-
-def _one_line(plain: str) -> str:
-    if not plain.isprintable():
-        plain = "".join(letter if letter.isprintable() else " " for letter in plain)
-    return " ".join(plain.split())
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, align: str) -> str:

@@ -12,7 +12,7 @@ will see it, for its other layers evict each other.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from reports import _growth, _marks, _text
+from reports import _growth, _kernels, _marks, _text
 from reports._collected import Collected
 from reports._growth import Folded, marked, merged, predicted_ops, who
 from reports._kernels import Op, known_columns
@@ -135,9 +135,7 @@ def _table(of_shape: Sequence[Row], found: Collected) -> str:
             mark(_growth.time(main)),
             _text.median(warm),
             _of_floor(main),
-            NOT_KNOWN
-            if row.ratio is None
-            else f"{_text.ratio(row.ratio.value)} {row.ratio.verdict}",
+            NOT_KNOWN if row.ratio is None else f"{_kernels.ratio(row)} {row.ratio.verdict}",
         )
         path = main.effective.get("path", main.method.get("path", NOT_KNOWN))
         lines.append((name, *_case_cells(main), where, str(path), *cells))
@@ -153,7 +151,7 @@ def _table(of_shape: Sequence[Row], found: Collected) -> str:
 
 def _of_floor(one: Measurement) -> str:
     """Return the floor's share of a time; a prediction is made of its floor, and has none."""
-    return NOT_KNOWN if one.source == "predicted" else _text.share(one.floor_s, one.median_s)
+    return NOT_KNOWN if one.source == "predicted" else _text.of_floor(one)
 
 
 _CASE_CELLS = 5
@@ -167,7 +165,7 @@ def _case_cells(one: Measurement) -> tuple[str, ...]:
         text(str(dims.get("routing", NOT_KNOWN))),
         NOT_KNOWN if distinct is None else f"{distinct} of {dims.get('experts', '?')}",
         _text.size(one.touched_bytes),
-        _text.duration(one.floor_s),
+        _text.floor(one),
     )
 
 
@@ -311,8 +309,8 @@ def _claims_table(held: Sequence[Claim]) -> str:
             *_case_cells(claim.row)[:4],
             code(claim.row.implementation),
             _text.median(claim.row),
-            _text.duration(claim.cold_s),
-            _text.duration(claim.reached_s),
+            _held(claim, claim.cold_s, "DRAM bandwidth of that GPU"),
+            _held(claim, claim.reached_s, "rate that large products reach there"),
             _text.bandwidth(claim.row),
             _verdict(claim),
         )
@@ -323,6 +321,11 @@ def _claims_table(held: Sequence[Claim]) -> str:
         *("they measured", "cold floor", "as reached", "would be", "so"),
     )
     return known_columns(header, lines, always=3, align="llrlrrlrrrrl") if lines else ""
+
+
+def _held(claim: Claim, seconds: float | None, rate: str) -> str:
+    words = _text.duration(seconds)
+    return _marks.derived(words, [claim.row], f"touched bytes / {rate}", predicted=True)
 
 
 def _verdict(claim: Claim) -> str:
@@ -348,15 +351,19 @@ def _claim_order(one: Measurement) -> tuple[str, str, str, int, str]:
 
 def missing(moe: Moe) -> list[str]:
     """Return what is not in the records, and how to get it."""
+    if not moe.is_there:
+        command = code("pytest suites/ --benchmark-only -k moe")
+        return [f"**MoE**: no kernel was timed, built or predicted: {command}."]
     lines = []
     if not any(row.point.main.kind == "own" for op in moe.ops for row in op.rows):
         command = code("pytest suites/ --benchmark-only -k fused_moe")
-        lines.append(f"No own kernel of the experts was timed: on a GPU, {command}.")
+        lines.append(f"**MoE**: no own kernel of the experts was timed: on a GPU, {command}.")
     if not moe.builds:
         command = code("python -m kernels --compile --op fused_moe --records FILE")
-        lines.append(f"No compiled kernel: {command}; no GPU is needed.")
+        lines.append(f"**MoE**: no kernel was built: {command}; no GPU is needed.")
     if not moe.others:
         lines.append(
-            f"No tables of others: {code('python -m ingest FILE --records FILE')} reads them."
+            f"**MoE**: no tables of others: {code('python -m ingest FILE --records FILE')} "
+            f"reads them."
         )
     return lines

@@ -26,7 +26,6 @@ class MoeView:
     claims_sentence: str
     compiled: str
     ops: list[OpView]
-    missing: str
     has_predicted: bool
 
 
@@ -38,7 +37,6 @@ def moe_view(
     folder: Folder,
 ) -> MoeView:
     held = _moe.claims(moe)
-    missing = _moe.missing(moe)
     verdicts = [line for op in moe.all_ops for line in _growth.verdicts(op)]
     return MoeView(
         is_there=moe.is_there,
@@ -57,7 +55,6 @@ def moe_view(
             op_view(op, curves[op.name], found=found, folder=folder, in_attention=True)
             for op in moe.all_ops
         ],
-        missing=bullets(missing) if missing and moe.is_there else "",
         has_predicted=bool(moe.predicted),
     )
 

@@ -35,6 +35,7 @@ class OpView:
     curves: str
     curves_left_out: str
     plot: str | None
+    not_drawn: str
     table: str | None
     cases: list[CaseView]
     folded: bool
@@ -62,6 +63,7 @@ def op_view(
         curves=_verify.curves_table(shown, found) if shown else "",
         curves_left_out=left_out(len(curves) - len(shown), "curve") if shown else "",
         plot=None if op.is_plan else _drawn.curves(op, curves, found=found, folder=folder),
+        not_drawn=_drawn.not_drawn(op, curves, folder=folder),
         table=_kernels.op_table(op, shared, found=found),
         cases=[
             CaseView(

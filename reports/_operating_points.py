@@ -7,32 +7,36 @@
                       one row is the plain step
     the calculator    what was given on a command line (python -m reports.speculation --records)
 
-A plain step is taken from the same file or pass at the same number of requests, else from a file of
-the same engine that was read by the same command: logs of other systems are not put together.
+A plain step is the one that its command was given (--plain-ms); else of the same file or pass at
+the same number of requests; else of a file that was read by the same command and is of the same
+system (`reports._systems`): logs of several are not put together.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from reports import _systems
 from reports._collected import Collected
-from verifyscope import passes, speculation
+from reports._systems import Systems
+from verifyscope import passes, speculation, systems
 from verifyscope.records import Measurement
 
 _TABLE = "component table"
 _PASS_DIMS = ("model", "tp", "context", "layers", "all_reduce", "outside")
+_GIVEN = "given"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainStep:
     """A step of plain decoding of `requests`; None where the record does not say.
 
-    is_of_two: the command that read it read one other file and no more.
+    is_given: a person said it of the command, whatever the load.
     """
 
     seconds: float
     requests: int | None
     group: tuple[object, ...]
-    is_of_two: bool
+    is_given: bool
     record: Measurement
 
 
@@ -41,9 +45,12 @@ class OperatingPoint:
     """One cycle, or a verify whose cycle is not known (`is_cycle`).
 
     accepted: tokens a request and cycle; `is_implied` by the rate of its runs, not printed.
+    system: what its files name of it, "" where they name nothing; points of one `group` are of one.
     """
 
     name: str
+    system: str
+    group: Hashable
     seconds: float
     is_cycle: bool
     requests: int | None
@@ -85,18 +92,23 @@ class OperatingPoint:
 def points(found: Collected) -> list[OperatingPoint]:
     """Return every operating point, by file or pass and then by requests."""
     records = [one for one in (*found.kernels, *found.passes) if one.median_s]
-    plains = list(plain_steps(records))
-    made = [*_cycles(records, plains), *_tables(records, plains), *_passes(found, records, plains)]
-    return sorted(made, key=lambda one: (one.name, one.requests or 0, one.rows or 0))
+    known = _Known(records=records, plains=list(plain_steps(records)), systems=_systems.of(records))
+    made = [*_cycles(known), *_tables(known), *_passes(found, known)]
+    return sorted(made, key=lambda one: (one.system, one.name, one.requests or 0, one.rows or 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """All records, the plain steps among them, and the systems of their files."""
+
+    records: Sequence[Measurement]
+    plains: Sequence[PlainStep]
+    systems: Systems
 
 
 def plain_steps(records: Iterable[Measurement]) -> Iterator[PlainStep]:
     """Yield the plain steps: of logs, of runs without speculation, of a pass of one row."""
-    known = list(records)
-    files: dict[str, set[str]] = {}
-    for one in known:
-        files.setdefault(one.command, set()).add(_place(one))
-    for one in known:
+    for one in records:
         seconds, requests = one.median_s or 0.0, _whole(one, "requests")
         served = one.part in ("cycle", "forward", "generation") and one.mode == "decode"
         served = served and "upper-bound" not in one.flags
@@ -104,8 +116,8 @@ def plain_steps(records: Iterable[Measurement]) -> Iterator[PlainStep]:
             yield PlainStep(
                 seconds=seconds,
                 requests=requests if served else requests or 1,
-                group=_file(one) if served else _pass(one),
-                is_of_two=len(files[one.command]) <= 2,
+                group=_systems.file(one) if served else _pass(one),
+                is_given=one.implementation == _GIVEN and requests is None,
                 record=one,
             )
 
@@ -114,9 +126,9 @@ def plain_for(
     record: Measurement,
     requests: int | None,
     group: tuple[object, ...],
-    plains: Sequence[PlainStep],
+    known: _Known,
 ) -> PlainStep | None:
-    """Return the plain step to hold a cycle against: its own group's, else one read with it.
+    """Return the plain step to hold a cycle against: given, its own group's, else one read with it.
 
     A table that names no load is held against one that names none, else against a single request.
     """
@@ -125,83 +137,96 @@ def plain_for(
         loads = (1, None)
     usable = [
         one
-        for one in plains
-        if one.requests in loads
-        and one.seconds > 0
-        and (one.group == group or _together(one, record, requests))
+        for one in known.plains
+        if one.seconds > 0
+        and (
+            _is_given(one, record, known.systems)
+            or (
+                one.requests in loads
+                and (one.group == group or _together(one, record, requests, known.systems))
+            )
+        )
     ]
     return min(
-        usable, key=lambda one: (one.group != group, loads.index(one.requests)), default=None
+        usable,
+        key=lambda one: (
+            not one.is_given,
+            one.group != group,
+            loads.index(one.requests) if one.requests in loads else 0,
+        ),
+        default=None,
     )
 
 
-def _together(plain: PlainStep, other: Measurement, requests: int | None) -> bool:
-    """Say whether two records were read by one command, which names its files, of one engine.
-
-    Where the load is not said, the command must have read these two files alone.
-    """
+def _is_given(plain: PlainStep, other: Measurement, systems: Systems) -> bool:
+    """Say whether a plain step was given to the command that read a cycle, of one system alone."""
     one = plain.record
-    if requests is None and not plain.is_of_two:
-        return False
-    if not one.source == other.source == "imported":
-        return False
-    if one.part == other.part == "cycle" and one.implementation != other.implementation:
-        return False
-    if None not in (one.ranks, other.ranks) and one.ranks != other.ranks:
-        return False
-    return (one.command, one.environment) == (other.command, other.environment)
+    same = (one.command, one.environment) == (other.command, other.environment)
+    return plain.is_given and same and systems.speculating(other) < 2
 
 
-def _cycles(
-    records: Sequence[Measurement], plains: Sequence[PlainStep]
-) -> Iterator[OperatingPoint]:
-    for one in records:
+def _together(plain: PlainStep, other: Measurement, requests: int | None, systems: Systems) -> bool:
+    """Say whether two records were read by one command and are of one system.
+
+    Where the load is not said, it must have read just these two files of that system.
+    """
+    if not plain.record.source == other.source == "imported" or plain.is_given:
+        return False
+    files = systems.files_with(other)
+    if requests is None and len(files) > 2:
+        return False
+    return plain.group in files
+
+
+def _cycles(known: _Known) -> Iterator[OperatingPoint]:
+    for one in known.records:
         if one.part != "cycle" or one.mode != "verify" or one.implementation == _TABLE:
             continue
         requests, accepted = _whole(one, "requests"), one.dims.get("acceptance")
         yield OperatingPoint(
-            name=f"{_place(one)}, {one.case}",
+            name=f"{_systems.place(one)}, {one.case}",
+            system=known.systems.words(one),
+            group=known.systems.files_with(one),
             seconds=one.median_s or 0.0,
             is_cycle=True,
             requests=requests,
             rows=_whole(one, "rows"),
             accepted=_acceptance(accepted),
             is_implied=False,
-            plain=plain_for(one, requests, _file(one), plains),
+            plain=plain_for(one, requests, _systems.file(one), known),
             record=one,
         )
 
 
-def _tables(
-    records: Sequence[Measurement], plains: Sequence[PlainStep]
-) -> Iterator[OperatingPoint]:
+def _tables(known: _Known) -> Iterator[OperatingPoint]:
     """Yield the cycle of each component table: of a file the verify that is longest."""
     verifies: dict[tuple[object, ...], Measurement] = {}
-    for one in records:
+    for one in known.records:
         if one.implementation == _TABLE and one.part == "forward" and one.mode == "verify":
-            known = verifies.get(_file(one))
-            if known is None or (known.median_s or 0) < (one.median_s or 0):
-                verifies[_file(one)] = one
+            longest = verifies.get(_systems.file(one))
+            if longest is None or (longest.median_s or 0) < (one.median_s or 0):
+                verifies[_systems.file(one)] = one
     for file, verify in verifies.items():
-        seconds, is_cycle = _cycle_s(verify, file, records)
-        accepted = _implied(file, records, seconds) if is_cycle else None
+        seconds, is_cycle = _cycle_s(verify, file, known.records)
+        stated = _acceptance(verify.dims.get("acceptance"))
+        implied = _implied(file, known.records, seconds) if is_cycle and stated is None else None
         yield OperatingPoint(
-            name=f"{_place(verify)}, {verify.case}",
+            name=f"{_systems.place(verify)}, {verify.case}",
+            system=known.systems.words(verify),
+            group=known.systems.files_with(verify),
             seconds=seconds,
             is_cycle=is_cycle,
             requests=None,
             rows=None,
-            accepted=accepted,
-            is_implied=accepted is not None,
-            plain=plain_for(verify, None, file, plains),
+            accepted=stated or implied,
+            is_implied=implied is not None,
+            plain=plain_for(verify, None, file, known),
             record=verify,
         )
 
 
-def _passes(
-    found: Collected, records: Sequence[Measurement], plains: Sequence[PlainStep]
-) -> Iterator[OperatingPoint]:
-    for one in records:
+def _passes(found: Collected, known: _Known) -> Iterator[OperatingPoint]:
+    for one in known.records:
         rows = _whole(one, "rows")
         if one.op != passes.FORWARD or rows is None or rows < 2:
             continue
@@ -212,13 +237,15 @@ def _passes(
                 for word in ("measured pass", one.case, one.launch, found.on_cpu(one) and "CPU")
                 if word
             ),
+            system=systems.of_record(one).words(),
+            group=("pass", one.environment, one.dims.get("model"), one.dims.get("tp")),
             seconds=one.median_s or 0.0,
             is_cycle=False,
             requests=requests,
             rows=rows,
             accepted=None,
             is_implied=False,
-            plain=plain_for(one, requests, _pass(one), plains),
+            plain=plain_for(one, requests, _pass(one), known),
             record=one,
         )
 
@@ -231,7 +258,7 @@ def _cycle_s(
     lines = [
         one.median_s or 0.0
         for one in records
-        if one.implementation == _TABLE and one.part == "cycle" and _file(one) == file
+        if one.implementation == _TABLE and one.part == "cycle" and _systems.file(one) == file
     ]
     if lines and max(lines) >= verify_s:
         return max(lines), True
@@ -247,7 +274,7 @@ def _implied(
     rates = [
         one.method.get("by_token_tok_s")
         for one in records
-        if one.part == "generation" and one.mode != "decode" and _file(one) == file
+        if one.part == "generation" and one.mode != "decode" and _systems.file(one) == file
     ]
     known = [rate for rate in rates if isinstance(rate, int | float) and rate > 0]
     return _acceptance(max(known) * cycle_s) if known else None
@@ -262,14 +289,6 @@ def _acceptance(value: object) -> float | None:
 def _whole(one: Measurement, name: str) -> int | None:
     value = one.dims.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _place(one: Measurement) -> str:
-    return one.implementation if one.origin is None else one.origin.file
-
-
-def _file(one: Measurement) -> tuple[object, ...]:
-    return ("log", _place(one), one.environment)
 
 
 def _pass(one: Measurement) -> tuple[object, ...]:

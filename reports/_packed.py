@@ -1,7 +1,8 @@
-"""The measurements of a report as one compressed text, which report.html unpacks for its table.
+"""All records of a report as one compressed text, which report.html unpacks for its table.
 
-Columns of equal length; a column of words is its different words and a number for each record.
-JSON, deflate (zlib), base64. Medians have nine digits, ends of intervals five.
+A row is a measurement, a finding or a kernel build; what has no time says why. Columns of equal
+length; a column of words is its different words and a number for each row. JSON, deflate (zlib),
+base64. Medians have nine digits, ends of intervals five.
 """
 
 import base64
@@ -11,8 +12,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from reports import _text
 from reports._collected import Collected
-from verifyscope.records import Measurement
+from reports._plain import one_line
+from verifyscope.records import Compiled, Finding, Measurement
 
 MOST_RECORDS = 100_000
 _LEVEL = 5
@@ -26,19 +29,40 @@ class _Words(msgspec.Struct, frozen=True):
 
 class _Columns(msgspec.Struct, frozen=True):
     id: list[str]
-    source: _Words
+    kind: _Words
     op: _Words
     implementation: _Words
     case: _Words
     how: _Words
     status: _Words
     machine: _Words
-    reason: _Words
+    says: _Words
     origin: _Words
     median_s: list[float | None]
     low_s: list[float | None]
     high_s: list[float | None]
     left_out: int
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One record as the table shows it; `kind` is its source, or what else it is."""
+
+    id: str
+    kind: str
+    op: str
+    implementation: str = ""
+    case: str = ""
+    how: str = ""
+    status: str = ""
+    machine: str = ""
+    says: str = ""
+    origin: str = ""
+    median_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+
+
+_WORDS = ("kind", "op", "implementation", "case", "how", "status", "machine", "says", "origin")
 
 
 def every(found: Collected) -> list[Measurement]:
@@ -61,24 +85,22 @@ def every(found: Collected) -> list[Measurement]:
 
 def packed(records: Sequence[Measurement], found: Collected) -> str:
     """Return what the page unpacks, of the first MOST_RECORDS, of fewer if these are too long."""
-    most = min(len(records), MOST_RECORDS)
-    while len(letters := _letters(records[:most], len(records) - most, found)) > _MOST_LETTERS:
+    rows = [
+        *(_of_finding(number, one, found) for number, one in enumerate(found.findings, 1)),
+        *(_of_measurement(one, found) for one in records[:MOST_RECORDS]),
+        *(_of_build(number, one, found) for number, one in enumerate(found.compiled, 1)),
+    ]
+    there = len(found.findings) + len(records) + len(found.compiled)
+    most = min(len(rows), MOST_RECORDS)
+    while len(letters := _letters(rows[:most], there - most)) > _MOST_LETTERS:
         most //= 2
     return letters
 
 
-def _letters(shown: Sequence[Measurement], left_out: int, found: Collected) -> str:
+def _letters(shown: Sequence[Row], left_out: int) -> str:
     columns = _Columns(
         id=[one.id for one in shown],
-        source=_words(one.source for one in shown),
-        op=_words(one.op for one in shown),
-        implementation=_words(one.implementation for one in shown),
-        case=_words(one.case for one in shown),
-        how=_words(_how(one) for one in shown),
-        status=_words(one.status for one in shown),
-        machine=_words(_machine(one, found) for one in shown),
-        reason=_words(one.reason or "" for one in shown),
-        origin=_words(_origin(one) for one in shown),
+        **{name: _words(getattr(one, name) for one in shown) for name in _WORDS},
         median_s=[_digits(one.median_s, 9) for one in shown],
         low_s=[_digits(one.low_s, 5) for one in shown],
         high_s=[_digits(one.high_s, 5) for one in shown],
@@ -88,13 +110,71 @@ def _letters(shown: Sequence[Measurement], left_out: int, found: Collected) -> s
 
 
 def _words(values: Iterable[str]) -> _Words:
+    """Return a column, its words on one line each."""
     numbers: dict[str, int] = {}
     at = [numbers.setdefault(value, len(numbers)) for value in values]
-    return _Words(list(numbers), at)
+    return _Words([one_line(word) for word in numbers], at)
 
 
-def _how(one: Measurement) -> str:
-    return " ".join(word for word in (one.mode, one.launch, one.cache, *one.flags) if word)
+def _of_measurement(one: Measurement, found: Collected) -> Row:
+    return Row(
+        id=one.id,
+        kind=one.source if one.median_s is not None else "no time",
+        op=one.op,
+        implementation=one.implementation,
+        case=one.case,
+        how=" ".join(word for word in (one.mode, one.launch, one.cache, *one.flags) if word),
+        status=one.status,
+        machine=_machine(one, found),
+        says=one.reason or "",
+        origin=_origin(one),
+        median_s=one.median_s,
+        low_s=one.low_s,
+        high_s=one.high_s,
+    )
+
+
+def _of_finding(number: int, one: Finding, found: Collected) -> Row:
+    worth = "" if one.worth_s is None else f" Worth {_text.duration(one.worth_s)}."
+    action = "" if one.next_action is None else f" Next: {one.next_action}."
+    places = (each.file + ("" if each.at is None else f":{each.at}") for each in one.evidence)
+    return Row(
+        id=f"finding-{number}",
+        kind="finding",
+        op=one.name,
+        how=one.confidence,
+        machine="" if one.environment is None else found.letter(one.environment),
+        says=f"{one.sentence}.{worth}{action}".replace("..", "."),
+        origin=", ".join(dict.fromkeys(places)),
+    )
+
+
+def _of_build(number: int, one: Compiled, found: Collected) -> Row:
+    return Row(
+        id=f"build-{number}",
+        kind="build",
+        op=one.op,
+        implementation=one.implementation,
+        case=f"{one.kernel}, {one.case}",
+        how=f"sm_{one.capability}",
+        status="ok" if one.failure is None else "refused",
+        machine=found.letter(one.environment),
+        says=one.failure or _takes(one),
+        origin=one.command,
+    )
+
+
+def _takes(one: Compiled) -> str:
+    words = [
+        f"{one.registers} registers" if one.registers is not None else "",
+        f"{one.spilled_bytes} B spilled" if one.spilled_bytes is not None else "",
+        f"{one.shared_bytes:,} of {one.shared_limit_bytes:,} B shared memory"
+        if one.shared_bytes is not None
+        else "",
+        f"occupancy {_text.share(one.occupancy, 1.0)}" if one.occupancy is not None else "",
+        *one.found,
+    ]
+    return ", ".join(word for word in words if word)
 
 
 def _machine(one: Measurement, found: Collected) -> str:

@@ -24,10 +24,13 @@ from reports import (
     _kernels,
     _marks,
     _method,
+    _missing,
     _moe,
     _not_run,
+    _others,
     _packed,
     _pass_drawing,
+    _provenance,
     _speculation,
     _stub_passes,
     _sweep,
@@ -62,13 +65,15 @@ class MadeBy:
 
 def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
     """Write report.md, its plots and report.html, made by `command`, into `folder`."""
-    page = _single_blank_lines(_marked(found, Folder(path=folder if plots else None), command))
-    (folder / "report.md").write_text(_marks.removed(page), encoding="utf-8")
     every = _packed.every(found)
+    by_id = {one.id: one for one in every}
+    page = _single_blank_lines(_marked(found, Folder(path=folder if plots else None), command))
+    page = _provenance.said(page, by_id, found)
+    (folder / "report.md").write_text(_marks.removed(page), encoding="utf-8")
     html = _html.page(
         page,
         plots=folder if plots else None,
-        records={one.id: one for one in every},
+        records=by_id,
         packed=_packed.packed(every, found),
         drawing=_pass_drawing.drawing(found, _budget.passes(found.predicted)),
     )
@@ -82,6 +87,7 @@ def _marked(found: Collected, drawn: Folder, command: str) -> str:
     series, sweeps = _sweep.all_series(found), _combinations.concluded(found)
     changes = _changes.changes(found)
     curves = {op.name: _verify.curves(op) for op in kernels.ops}
+    drawn = drawn.with_curves(kernels.ops, curves)
     builds = _compiled.latest(found.compiled)
     attention = _attention.attention(found, kernels.ops, builds)
     moe = _moe.moe(found, kernels.ops, builds)
@@ -104,7 +110,7 @@ def _marked(found: Collected, drawn: Folder, command: str) -> str:
             changes=changes,
             stub=_stub_passes.headline(stub),
         ),
-        findings=_findings.shown(found.findings),
+        findings=_findings.shown(found),
         findings_left_out=left_out(_findings.left_out(found.findings), "finding"),
         environments=_environments_view(found),
         kernels=_kernels_view(found, kernels, curves=curves, folder=drawn),
@@ -118,6 +124,14 @@ def _marked(found: Collected, drawn: Folder, command: str) -> str:
         speculation=_speculation.section(found, drawn),
         compiled=_compiled_view(builds, (*attention.builds, *moe.builds)),
         not_run=_not_run_view(not_run),
+        missing=bullets(
+            _missing.missing(
+                found,
+                of_the_pass=_where.missing(found, passes),
+                of_attention=_attention.missing(attention),
+                of_experts=_moe.missing(moe),
+            )
+        ),
         method=_method_view(found, kernels),
         warnings=[text(warning) for warning in found.warnings],
     )
@@ -235,6 +249,9 @@ class KernelsView:
     ceilings: str
     by_interval: bool
     on_cpu: bool
+    others: str
+    other_files: list[_others.FileView]
+    others_left_out: str
     left_out: str
 
 
@@ -245,6 +262,7 @@ def _kernels_view(
     curves: Mapping[str, list[_verify.Curve]],
     folder: Folder,
 ) -> KernelsView:
+    others = _others.series(kernels.others)
     return KernelsView(
         ops=[
             op_view(op, curves[op.name], found=found, folder=folder)
@@ -254,6 +272,9 @@ def _kernels_view(
         ceilings=_kernels.ceilings_table(kernels, found) if kernels.ceilings else "",
         by_interval=_kernels.has_interval_verdicts(kernels),
         on_cpu=any(found.on_cpu(row.point.main) for op in kernels.ops for row in op.rows),
+        others=_others.overview(others) if others else "",
+        other_files=_others.files(others[: _others.MOST_SERIES]),
+        others_left_out=left_out(len(others) - _others.MOST_SERIES, "line"),
         left_out=plural(kernels.left_out, "case") if kernels.left_out else "",
     )
 
@@ -348,6 +369,7 @@ class TraceView:
 class TracesView:
     """The section of traces."""
 
+    overview: str
     shown: list[TraceView]
     left_out: str
 
@@ -355,6 +377,7 @@ class TracesView:
 def _traces_view(found: Collected) -> TracesView:
     every = _traces.traces(found.traces)
     return TracesView(
+        overview=_traces.overview(every) if len(every) > 1 else "",
         shown=[
             TraceView(
                 name=_traces.heading(one),

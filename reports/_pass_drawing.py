@@ -1,15 +1,16 @@
 """One verify pass as SVG: what the host launches for and what the device is busy with, by mode.
 
 A lane is as long as its seconds, in percent of the longest, so that words stay legible at any
-width. A prediction has totals of each class and no order of events: so has the drawing. What was
-measured is solid, what was predicted has a dashed border and says so.
+width. A prediction has totals of each class and no order of events: so has the drawing. Colours,
+hatches and borders are those of all plots (reports/_plot_style.py): a solid border is measured, a
+dotted one predicted.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from reports import _budget, _forecast, _plots, _text
+from reports import _budget, _forecast, _plot_style, _text
 from reports._collected import Collected
 from reports._forecast import Forecast
 from reports._verdict import measured_passes, same_case
@@ -21,6 +22,19 @@ _ROOM = 96.0  # percent of the width for the longest lane
 _MODE_HEIGHT = 78
 _HOST = "host launches"
 _WHOLE = "whole pass"
+_TILE = 8  # of a hatch, in pixels
+_HATCHES = {
+    "//": '<path d="M0 8L8 0"/>',
+    "\\\\": '<path d="M0 0L8 8"/>',
+    "xx": '<path d="M0 8L8 0M0 0L8 8"/>',
+    "--": '<path d="M0 4H8"/>',
+    "||": '<path d="M4 0V8"/>',
+    "++": '<path d="M0 4H8M4 0V8"/>',
+    "..": '<circle cx="4" cy="4" r=".7"/>',
+    "oo": '<circle cx="4" cy="4" r="1.8"/>',
+    "O": '<circle cx="4" cy="4" r="3"/>',
+    "**": '<path d="M4 1V7M1 4H7M2 2L6 6M2 6L6 2"/>',
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +70,13 @@ def drawing(found: Collected, predicted: Sequence[_budget.Pass]) -> str:
     height = len(modes) * _MODE_HEIGHT
     said = (
         f"{'. '.join(titles)}. Above what the host launches for, below what the device does, as "
-        "totals: nothing here is an order of events. A dashed border is predicted, a solid one "
+        "totals: nothing here is an order of events. A dotted border is predicted, a solid one "
         "measured; the classes of a measured pass are a profiler's."
     )
     return (
         f'<h2 id="one-pass">One verify pass</h2>\n<p>{escape(said)}</p>\n'
         f'<svg class="pass" width="100%" height="{height}" role="img" '
-        f'aria-label="One verify pass by mode">{lanes}</svg>\n{_legend(modes)}'
+        f'aria-label="One verify pass by mode">{_patterns()}{lanes}</svg>\n{_legend(modes)}'
     )
 
 
@@ -107,7 +121,7 @@ def _predicted(one: _budget.Pass, whole: Forecast) -> Iterator[_Mode]:
 
 
 def _lanes(one: _Mode, *, top: int, scale: float) -> str:
-    border = ' stroke-dasharray="4 3"' if one.source == "predicted" else ""
+    border = ' stroke-dasharray="2 3"' if one.source == "predicted" else ""
     words = escape(f"{one.name}: {_text.duration(one.pass_s)}")
     parts = [f'<text x="0" y="{top + 16}">{words}</text>']
     if one.host_s is not None:
@@ -125,10 +139,27 @@ def _lanes(one: _Mode, *, top: int, scale: float) -> str:
 
 def _bar(left: float, seconds: float, name: str, *, top: int, height: int, scale: float) -> str:
     said = escape(f"{name}: {_text.duration(seconds)}")
-    return (
-        f'<rect x="{left * scale:.3f}%" y="{top}" width="{seconds * scale:.3f}%" height="{height}" '
-        f'fill="{_colour(name)}"><title>{said}</title></rect>'
+    place = f'x="{left * scale:.3f}%" y="{top}" width="{seconds * scale:.3f}%" height="{height}"'
+    return f'<rect {place} fill="{_colour(name)}"><title>{said}</title></rect>{_hatch(name, place)}'
+
+
+def _patterns() -> str:
+    """Return the hatches, which tell classes apart where colours do not."""
+    tiles = "".join(
+        f'<pattern id="hatch-{at}" width="{_TILE}" height="{_TILE}" patternUnits="userSpaceOnUse" '
+        f'fill="none" stroke="#fff">{shape}</pattern>'
+        for at, shape in enumerate(_HATCHES.values())
     )
+    return f"<defs>{tiles}</defs>"
+
+
+def _hatch(name: str, place: str) -> str:
+    """Return a rectangle that hatches the one below it; "" where the class has none."""
+    hatch = "" if name == _HOST else _plot_style.class_hatch(name)
+    if not hatch:
+        return ""
+    number = list(_HATCHES).index(hatch)
+    return f'<rect {place} fill="url(#hatch-{number})" pointer-events="none"/>'
 
 
 def _legend(modes: Sequence[_Mode]) -> str:
@@ -139,14 +170,14 @@ def _legend(modes: Sequence[_Mode]) -> str:
             known.setdefault(name, seconds)
     if any(one.host_s is not None for one in modes):
         known[_HOST] = next(one.host_s for one in modes if one.host_s is not None)
+    place = 'width="20" height="14"'
     items = "".join(
-        f'<li><svg width="14" height="14" aria-hidden="true"><rect width="14" height="14" '
-        f'fill="{_colour(name)}" stroke="#555"/></svg> {escape(name)} {_text.duration(seconds)}'
-        "</li>"
+        f'<li><svg width="20" height="14" aria-hidden="true"><rect {place} fill="{_colour(name)}" '
+        f'stroke="#555"/>{_hatch(name, place)}</svg> {escape(name)} {_text.duration(seconds)}</li>'
         for name, seconds in known.items()
     )
     return f'<ul class="legend">{items}</ul>'
 
 
 def _colour(name: str) -> str:
-    return "#444444" if name == _HOST else _plots.colour(name)
+    return "#444444" if name == _HOST else _plot_style.class_colour(name)

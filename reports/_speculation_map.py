@@ -10,7 +10,7 @@ known acceptance need; what lies beyond is in the table alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,9 +30,12 @@ _LETTER, _LINE, _MARKER = 6.0, 10.0, 5.0  # of a number beside a point, in point
 _PLACES = ((6, 3), (6, -11), (-13, 3), (-13, -11), (-3, 8), (-3, -17), (6, 14), (6, -22))
 
 
-def draw(path: Path, shown: Sequence[OperatingPoint]) -> bool:
-    """Save the map; False where neither an acceptance nor a plain step is known."""
-    drawn = _drawn(shown)
+def draw(path: Path, numbered: Mapping[int, OperatingPoint], *, of: str = "") -> bool:
+    """Save the map of points of one system; False where no acceptance and no plain step is known.
+
+    numbered: by their number in the table; of: what the system is called, "" where there is one.
+    """
+    drawn = _drawn(numbered)
     plains = _plains(drawn.values())
     if not plains and all(one.accepted is None for one in drawn.values()):
         return False
@@ -48,18 +51,20 @@ def draw(path: Path, shown: Sequence[OperatingPoint]) -> bool:
         axes.xaxis.set_major_formatter(lambda at, _: tick(at))
         axes.set_xlabel("time of a cycle")
         axes.set_ylabel("acceptance [tokens a cycle]")
-        heading(axes, "Speculation pays above break-even, to which a thin line leads")
+        which = f" ({of})" if of else ""
+        heading(axes, f"Speculation pays above its break-even, a thin line away{which}")
         legend(axes, columns=2)
 
     save(path, on, height=5.4)
     return True
 
 
-def _drawn(shown: Sequence[OperatingPoint]) -> dict[int, OperatingPoint]:
+def _drawn(numbered: Mapping[int, OperatingPoint]) -> dict[int, OperatingPoint]:
     """Return the points to draw, by their number in the table."""
+    shown = numbered.values()
     known = [one.seconds for one in shown if one.accepted is not None]
     most = _BEYOND * max(known) if known else max(one.seconds for one in shown)
-    return {number: one for number, one in enumerate(shown, 1) if one.seconds <= most}
+    return {number: one for number, one in numbered.items() if one.seconds <= most}
 
 
 def _plains(shown: Iterable[OperatingPoint]) -> list[tuple[float, int | None]]:

@@ -8,7 +8,7 @@ and where it stands in a whole pass (*in context*). What a column's parts do not
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from reports import _text
+from reports import _marks, _text
 from reports._collected import Collected
 from reports._kernels import known_columns
 from reports._markdown import code, text
@@ -123,10 +123,14 @@ def _modes_table(case: Case) -> str:
                 _text.timed(row),
                 _seconds(row, "host_launch_s"),
                 _seconds(row, "from_idle_s"),
-                _text.duration(None if idle is None else idle.median_s),
+                _text.median(idle),
                 str(row.method.get("launches", NOT_KNOWN)),
-                _text.share(row.floor_s, row.median_s),
-                _text.duration(max(skew) - min(skew)) if len(skew) > 1 else NOT_KNOWN,
+                _text.of_floor(row),
+                _marks.derived(
+                    _text.duration(max(skew) - min(skew)), [row], "slowest - fastest rank"
+                )
+                if len(skew) > 1
+                else NOT_KNOWN,
             )
         )
     if not lines:
@@ -160,12 +164,10 @@ def _account_table(case: Case, whole: Measurement) -> str:
             )
         )
     columns = ("isolated", "marginal", "in_context")
-    sums = [_number(whole, f"{name}_sum_s") for name in columns]
-    lines.append(("**sum**", "", *map(_duration, sums), ""))
-    lines.append(("**whole**", "", *[_text.duration(whole.median_s)] * 3, ""))
-    unexplained = [
-        _unexplained(_number(whole, f"{name}_unexplained_s"), whole.median_s) for name in columns
-    ]
+    sums = [_marks.told(_duration(_number(whole, name)), whole, name) for name in _sums(columns)]
+    lines.append(("**sum**", "", *sums, ""))
+    lines.append(("**whole**", "", *[_text.median(whole)] * 3, ""))
+    unexplained = [_unexplained(whole, f"{name}_unexplained_s") for name in columns]
     lines.append(("**unexplained**", "", *unexplained, ""))
     between = [_between(whole, f"{name}_unexplained") for name in columns]
     lines.append(("its 95 %", "", *between, ""))
@@ -173,16 +175,21 @@ def _account_table(case: Case, whole: Measurement) -> str:
     return known_columns(header, lines, always=2, align="llrrrr")
 
 
+def _sums(columns: Iterable[str]) -> list[str]:
+    return [f"{name}_sum_s" for name in columns]
+
+
 def beside(case: Case) -> str:
     """Return what stands beside the passes: plans of attention, and what ranks wait for."""
     words = []
     for plan in case.of(passes.PLAN):
-        words.append(f"attention plans {_text.duration(plan.median_s)} a step on the host")
+        words.append(f"attention plans {_text.median(plan)} a step on the host")
     for whole in case.of(passes.ACCOUNT):
         skew = _number(whole, "all_reduce_skew_s")
         if skew is not None:
             words.append(
-                f"in all-reduces the rank that waits most spends {_text.duration(skew)} a pass "
+                f"in all-reduces the rank that waits most spends "
+                f"{_marks.told(_text.duration(skew), whole, 'all_reduce_skew_s')} a pass "
                 f"more than the one that waits least"
             )
     return f"{'; '.join(words)}." if words else ""
@@ -205,9 +212,11 @@ def growth_table(found: Collected) -> str:
                 "rows" if over_rows else "context",
                 f"{'context' if over_rows else 'rows'} {row.method.get('other', '?')}",
                 text(str(row.method.get("sizes", NOT_KNOWN))),
-                _duration(_number(row, "base_s")),
-                _duration(_number(row, "slope_s")),
-                NOT_KNOWN if ratio is None else f"x {ratio:.2f}{apart}",
+                _seconds(row, "base_s"),
+                _seconds(row, "slope_s"),
+                NOT_KNOWN
+                if ratio is None
+                else f"x {_marks.told(f'{ratio:.2f}{apart}', row, 'ratio')}",
                 text(str(row.method.get("grows", NOT_KNOWN))),
             )
         )
@@ -224,20 +233,20 @@ def _classes_table(case: Case) -> str:
     for name in CLASSES:
         for seen in (row for row in case.of(passes.CLASS) if row.part == name):
             inside = [
-                row.median_s or 0.0
+                row
                 for row in case.of(passes.IN_CONTEXT)
                 if class_of(row.part) == name and row.launch == seen.launch
             ]
-            told = sum(inside) if inside else None
+            told = sum(row.median_s or 0.0 for row in inside) if inside else None
             apart = None if told is None or seen.median_s is None else seen.median_s - told
             lines.append(
                 (
                     text(name),
                     seen.launch or NOT_KNOWN,
                     text(str(seen.method.get("by", NOT_KNOWN))),
-                    _text.duration(seen.median_s),
-                    _text.duration(told),
-                    _duration(apart),
+                    _text.median(seen),
+                    _marks.derived(_text.duration(told), inside, "sum of the parts in context"),
+                    _marks.derived(_duration(apart), [seen, *inside], "time - its parts"),
                     str(seen.method.get("kernels", NOT_KNOWN)),
                 )
             )
@@ -259,7 +268,7 @@ def _graphs_table(case: Case) -> str:
                 (
                     row.launch or NOT_KNOWN,
                     text(op.removeprefix("graph_").replace("_", " ")),
-                    _text.duration(row.median_s),
+                    _text.median(row),
                     str(row.method.get("graphs", NOT_KNOWN)),
                     nodes or NOT_KNOWN,
                 )
@@ -279,7 +288,7 @@ def _number(row: Measurement, name: str) -> float | None:
 
 
 def _seconds(row: Measurement, name: str) -> str:
-    return _text.duration(_number(row, name))
+    return _marks.told(_duration(_number(row, name)), row, name)
 
 
 def _duration(seconds: float | None) -> str:
@@ -293,25 +302,32 @@ def _signed(row: Measurement | None, name: str) -> str:
     if row is None:
         return NOT_KNOWN
     middle, low, high = (_number(row, f"{name}{end}") for end in ("_s", "_low_s", "_high_s"))
-    if low is None or high is None:
-        return _duration(middle)
-    return f"{_duration(middle)} ({_duration(low)} to {_duration(high)})"
+    words = _duration(middle)
+    if low is not None and high is not None:
+        words += f" ({_duration(low)} to {_duration(high)})"
+    return _marks.told(words, row, f"{name}_s")
 
 
 def _between(row: Measurement, name: str) -> str:
     low, high = (_number(row, f"{name}{end}") for end in ("_low_s", "_high_s"))
     if low is None or high is None:
         return NOT_KNOWN
-    return f"{_duration(low)} to {_duration(high)}"
+    return _marks.told(f"{_duration(low)} to {_duration(high)}", row, name)
 
 
 def _share(part: Measurement | None, whole: Measurement) -> str:
-    return NOT_KNOWN if part is None else _text.share(part.median_s, whole.median_s)
+    if part is None:
+        return NOT_KNOWN
+    share = _text.share(part.median_s, whole.median_s)
+    return _marks.derived(share, [part, whole], "part / whole")
 
 
-def _unexplained(seconds: float | None, whole_s: float | None) -> str:
-    share = _text.divided(seconds, whole_s)
-    return NOT_KNOWN if share is None else f"{_duration(seconds)} ({share * 100:+.0f} %)"
+def _unexplained(whole: Measurement, name: str) -> str:
+    seconds = _number(whole, name)
+    share = _text.divided(seconds, whole.median_s)
+    if share is None:
+        return NOT_KNOWN
+    return _marks.told(f"{_duration(seconds)} ({share * 100:+.0f} %)", whole, name)
 
 
 def headline(shown: Iterable[Case]) -> list[str]:
@@ -323,7 +339,7 @@ def headline(shown: Iterable[Case]) -> list[str]:
         if eager is None and graph is None:
             continue
         known = [
-            f"{_text.duration(row.median_s)} {word}"
+            f"{_text.median(row)} {word}"
             for row, word in ((eager, "eager"), (graph, "as one graph"))
             if row is not None
         ]

@@ -10,6 +10,7 @@ from reports import (
     _forecast,
     _kernels,
     _not_run,
+    _others,
     _sweep,
     _text,
     _verify,
@@ -105,7 +106,7 @@ def _kernel_lines(
             continue
         lines += [f"{code(op.name)}: {line}" for line in _kernels.headline(op, found)]
         lines += _curve_line(curves[op.name][:_MOST_OF_A_KIND], found)
-    return lines
+    return lines + _others.sentences(_others.series(kernels.others))[:_MOST_OF_A_KIND]
 
 
 def _curve_line(curves: Sequence[_verify.Curve], found: Collected) -> list[str]:
@@ -114,11 +115,13 @@ def _curve_line(curves: Sequence[_verify.Curve], found: Collected) -> list[str]:
         return []
     curve = min(curves, key=lambda one: (-len(one.by_tokens), one.one_s))
     most = max(curve.by_tokens)
-    ratio = _text.ratio(_text.divided(curve.seconds(most), curve.one_s))
-    where = " on the CPU" if found.on_cpu(curve.by_tokens[1]) else ""
+    first = curve.by_tokens[1]
+    where = " on the CPU" if found.on_cpu(first) else ""
+    if first.source == "imported" and first.origin is not None:
+        where = f", imported from {code(first.origin.file)}"
     return [
-        f"{code(curve.op)}: a verify of {most} tokens takes {ratio} times as long as a step of one "
-        f"with {code(curve.implementation)}{where}."
+        f"{code(curve.op)}: a verify of {most} tokens takes {_verify.grown(curve, most)} times as "
+        f"long as a step of one with {code(curve.implementation)}{where}."
     ]
 
 

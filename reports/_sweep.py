@@ -9,7 +9,7 @@ table and a line of the plot. A tensor-parallel pass reduces twice a layer.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports import _text
+from reports import _marks, _text
 from reports._collected import Collected, is_collective
 from reports._markdown import table, text
 from reports._text import NOT_KNOWN
@@ -105,9 +105,7 @@ def _words(series: Series, found: Collected) -> list[str]:
     words += [str(first.dims[dim]) for dim in ("dtype", "redop") if dim in first.dims]
     if found.on_cpu(first):
         words.append("CPU")
-    words += _mode(first)
-    if " " not in first.implementation:  # a combination says by its name what it asks for
-        words += [f"{setting}={given}" for setting, given in first.requested.items()]
+    words += [*mode(first), *asked(first)]
     if series.imported:
         words.append(f"imported from {first.origin.file}" if first.origin else "imported")
     else:
@@ -117,7 +115,14 @@ def _words(series: Series, found: Collected) -> list[str]:
     return words
 
 
-def _mode(one: Measurement) -> list[str]:
+def asked(one: Measurement) -> list[str]:
+    """Return the settings that were asked for; a combination says them by its name."""
+    if " " in one.implementation and one.source == "measured":
+        return []
+    return [f"{setting}={given}" for setting, given in one.requested.items()]
+
+
+def mode(one: Measurement) -> list[str]:
     """Return how calls were launched; nothing for single calls that nobody says more of."""
     depth = one.depth or 1
     if depth > 1:
@@ -184,6 +189,11 @@ class Pass:
         """Return the time of all calls, each as long as one alone."""
         return self.calls * (self.measured.median_s or 0.0)
 
+    def time(self) -> str:
+        """Return the time of all calls, marked as derived from that of one."""
+        formula = f"{self.calls:,} calls x the time of one"
+        return _marks.derived(_text.duration(self.seconds), [self.measured], formula)
+
 
 def passes(series: Sequence[Series]) -> list[Pass]:
     """Return the passes whose message size was measured, of the models whose layers are known."""
@@ -209,7 +219,7 @@ def passes_table(passes: Sequence[Pass], found: Collected) -> str:
             _text.whole(_size(one.measured)),
             _text.median(one.measured),
             f"{one.calls:,}",
-            _text.duration(one.seconds),
+            one.time(),
         )
         for one in passes
     ]
@@ -256,12 +266,12 @@ def _cells(size: Size, shared: Sequence[str]) -> tuple[str, ...]:
         f"{size.size_bytes:,}",
         NOT_KNOWN if tokens is None else text(_text.value(tokens)),
         _time(out),
-        _text.duration(out.p99_s if out else None),
-        _text.rate(_algbw(size, out)),
-        _text.rate(_busbw(size, out)),
+        _p99(out),
+        _rate(_algbw(size.size_bytes, out), out, "bytes / time"),
+        _rate(busbw(size.size_bytes, out), out, "bytes / time x factor"),
         _time(in_place),
-        _text.duration(in_place.p99_s if in_place else None),
-        _text.rate(_busbw(size, in_place)),
+        _p99(in_place),
+        _rate(busbw(size.size_bytes, in_place), in_place, "bytes / time x factor"),
         _notes(size, shared),
     )
 
@@ -270,15 +280,24 @@ def _time(one: Measurement | None) -> str:
     return _text.timed(one)
 
 
-def _algbw(size: Size, one: Measurement | None) -> float | None:
-    return None if one is None else _text.divided(size.size_bytes, one.median_s)
+def _p99(one: Measurement | None) -> str:
+    return NOT_KNOWN if one is None else _marks.told(_text.duration(one.p99_s), one, "p99_s")
 
 
-def _busbw(size: Size, one: Measurement | None) -> float | None:
+def _rate(bytes_per_s: float | None, one: Measurement | None, formula: str) -> str:
+    return _marks.derived(_text.rate(bytes_per_s), [one], formula)
+
+
+def _algbw(size_bytes: int, one: Measurement | None) -> float | None:
+    return None if one is None else _text.divided(size_bytes, one.median_s)
+
+
+def busbw(size_bytes: int, one: Measurement | None) -> float | None:
+    """Return algbw times the factor of the collective and its ranks; None for a single rank."""
     if one is None or one.ranks is None or not one.median_s:
         return None
     factor = bandwidth.bus_factor(one.op, one.ranks)
-    rate = _algbw(size, one)
+    rate = _algbw(size_bytes, one)
     # One rank moves nothing over a bus: its factor is 0, and 0 would read as a measurement.
     return None if not factor or rate is None else rate * factor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from reports import _believed, _combinations, _drawn, _effect, _sweep, _text
+from reports import _believed, _combinations, _drawn, _effect, _sweep, _sweep_overview, _text
 from reports._collected import Collected, is_collective
 from reports._drawn import Folder, Plot
 from reports._markdown import bullets, text
@@ -23,7 +23,6 @@ class SeriesView:
     name: str
     method: str
     table: str
-    folded: bool
     left_out: str
 
 
@@ -55,7 +54,10 @@ class SweepView:
 
     is_there: bool
     combinations: list[CombinationsView]
+    overview: str
     series: list[SeriesView]
+    files: list[_sweep_overview.FileView]
+    files_left_out: str
     plots: list[Plot]
     passes: str
     sweeping: str
@@ -71,31 +73,35 @@ def view(
     folder: Folder,
 ) -> SweepView:
     """Return the section: what was swept, and every series that is no part of a sweep."""
-    plain = [one for one in series if not _combinations.is_swept(one.first, sweeps)]
-    shown = plain[: _sweep.MOST_SERIES]
-    passes = _sweep.passes(shown)
+    plain = _sweep_overview.ordered(
+        [one for one in series if not _combinations.is_swept(one.first, sweeps)], found
+    )
+    theirs = [one for one in plain if one.imported]
+    if len(theirs) <= _MOST_OPEN_SERIES:
+        theirs = []
+    shown = [one for one in plain if one not in theirs][: _sweep.MOST_SERIES]
+    files = _sweep_overview.files(theirs, found)
+    passes = _sweep.passes(plain)
     return SweepView(
         is_there=bool(sweeps or plain),
         combinations=[_combinations_view(one, series, found, folder) for one in sweeps],
-        series=[_series_view(one, found, folded=_is_folded(one, shown)) for one in shown],
-        plots=_drawn.sweeps(found, shown, folder=folder),
+        overview=_sweep_overview.overview(plain, found) if len(plain) > 1 else "",
+        series=[_series_view(one, found) for one in shown],
+        files=files[: _sweep_overview.MOST_FILES],
+        files_left_out=_left_out(len(files) - _sweep_overview.MOST_FILES, "file"),
+        plots=_drawn.sweeps(found, plain[: _sweep.MOST_SERIES], folder=folder),
         passes=_sweep.passes_table(passes, found) if passes else "",
         sweeping=" ".join(_sweeping(found)),
         on_cpu=any(found.on_cpu(one.first) for one in series),
-        left_out=_left_out(len(plain) - len(shown), "line"),
+        left_out=_left_out(len(plain) - len(theirs) - len(shown), "line"),
     )
 
 
-def _is_folded(one: _sweep.Series, shown: Sequence[_sweep.Series]) -> bool:
-    return one.imported and len(shown) > _MOST_OPEN_SERIES
-
-
-def _series_view(one: _sweep.Series, found: Collected, *, folded: bool) -> SeriesView:
+def _series_view(one: _sweep.Series, found: Collected) -> SeriesView:
     return SeriesView(
         name=text(_sweep.name(one, found)),
         method=_sweep.facts(one),
         table=_sweep.series_table(one),
-        folded=folded,
         left_out=_left_out(_sweep.left_out(one), "size"),
     )
 
@@ -126,9 +132,9 @@ def _combinations_view(
         believed=_believed.believed_table(one, known) if known.rows else "",
         believed_facts=_believed.facts(known) if known.rows else "",
         believed_combinations=_believed.combinations_table(one, known) if known.rows else "",
-        details=[
-            _series_view(each, found, folded=False) for each in swept if _is_headline(each, one)
-        ][: _sweep.MOST_SERIES],
+        details=[_series_view(each, found) for each in swept if _is_headline(each, one)][
+            : _sweep.MOST_SERIES
+        ],
     )
 
 

@@ -68,8 +68,25 @@ def rate(bytes_per_s: float | None) -> str:
 
 
 def bandwidth(measured: Measurement) -> str:
-    """Return touched bytes over the median."""
-    return rate(divided(measured.touched_bytes, measured.median_s))
+    """Return touched bytes over the median, marked as derived from the record."""
+    words = rate(divided(measured.touched_bytes, measured.median_s))
+    return _marks.derived(words, [measured], "touched bytes / time")
+
+
+def of_floor(measured: Measurement) -> str:
+    """Return the floor's share of the time, marked as derived from the record."""
+    return _marks.derived(share(measured.floor_s, measured.median_s), [measured], "floor / time")
+
+
+def floor(measured: Measurement) -> str:
+    """Return the floor of a record, marked as what its bytes and flops give: nobody measured it."""
+    words = duration(measured.floor_s)
+    return _marks.derived(words, [measured], "floor_s of the record", predicted=True)
+
+
+def quotient(one: Measurement, other: Measurement, formula: str) -> str:
+    """Return the time of `one` over that of `other`, marked as derived from both."""
+    return _marks.derived(ratio(divided(one.median_s, other.median_s)), [one, other], formula)
 
 
 def share(part: float | None, whole: float | None) -> str:

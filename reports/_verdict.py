@@ -7,7 +7,7 @@ put together: where the files tell of several, the sentence says so.
 
 from collections.abc import Sequence
 
-from reports import _budget, _combinations, _forecast, _marks, _sweep, _text
+from reports import _budget, _combinations, _forecast, _marks, _speculation, _sweep, _systems, _text
 from reports._collected import Collected
 from reports._forecast import Forecast
 from reports._markdown import code, text
@@ -70,8 +70,9 @@ def _takes(found: Collected, first: _budget.Pass | None, whole: Forecast | None)
     if theirs:
         least = min(theirs, key=lambda one: one.median_s or 0.0)
         most = max(theirs, key=lambda one: one.median_s or 0.0)
+        which = text(_systems.which(found.kernels, theirs))
         return (
-            f"{len(theirs)} imported times of verifies, of different systems or loads, go from "
+            f"{len(theirs)} imported times of verifies, {which}, go from "
             f"{_text.median(least)} to {_text.median(most)}{_beside(first, whole)}."
         )
     return (
@@ -315,7 +316,10 @@ def _pays(found: Collected, whole: Forecast | None) -> str:
     said = [one for one in found.findings if one.name in _BREAK_EVEN]
     if len(said) == 1:
         return f"{_sentence(said[0])}."
-    several = f" ({len(said)} findings on it, of different systems)" if said else ""
+    by_load = _speculation.in_short(found)
+    if by_load:
+        return by_load
+    several = f" ({len(said)} findings on it)" if said else ""
     return (
         f"Which acceptance it must reach to pay is **not known**{several}: "
         f"{code('python -m reports.speculation')} says it from a verify and a plain step."

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import linear_regression
 
-from reports import _text
+from reports import _marks, _text
 from reports._collected import Collected
 from reports._kernels import Op
 from reports._markdown import code, table, text
@@ -91,20 +91,15 @@ def curves_table(curves: list[Curve], found: Collected) -> str:
     several = len({curve.environment for curve in curves}) > 1
     lines = []
     for curve in curves:
-        ratios = [
-            _text.ratio(_text.divided(curve.seconds(t), curve.one_s))
-            if t in curve.by_tokens
-            else _text.NOT_KNOWN
-            for t in tokens
-        ]
+        ratios = [grown(curve, t) if t in curve.by_tokens else _text.NOT_KNOWN for t in tokens]
         where = f" on {found.letter(curve.environment)}" if several else ""
         lines.append(
             (
                 code(curve.implementation) + where,
                 differing(curve, curves),
-                _text.duration(curve.one_s),
+                _text.median(curve.by_tokens[1]),
                 *ratios,
-                _fit(curve),
+                fitted(curve, fit_words(curve)),
             )
         )
     header = ("implementation", "point", "T=1", *(f"T={t}" for t in tokens), "fit")
@@ -113,6 +108,17 @@ def curves_table(curves: list[Curve], found: Collected) -> str:
         header, align = (header[0], *header[2:]), "l" + align[2:]
         lines = [(line[0], *line[2:]) for line in lines]
     return table(header, lines, align=align)
+
+
+def grown(curve: Curve, tokens: int) -> str:
+    """Return time(T) / time(1), marked as derived from both."""
+    formula = f"time(T={tokens}) / time(T=1)"
+    return _text.quotient(curve.by_tokens[tokens], curve.by_tokens[1], formula)
+
+
+def fitted(curve: Curve, words: str) -> str:
+    """Return what was fitted through the points of a curve, marked as derived from them."""
+    return _marks.derived(words, curve.by_tokens.values(), "least squares: base + slope x T")
 
 
 def differing(curve: Curve, curves: Iterable[Curve]) -> str:
@@ -133,10 +139,11 @@ def _fixed(measured: Measurement) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _fit(curve: Curve) -> str:
-    fitted = curve.fit()
-    if fitted is None:
+def fit_words(curve: Curve) -> str:
+    """Return "base + slope x T" with its figures; a dash where there is no fit."""
+    line = curve.fit()
+    if line is None:
         return _text.NOT_KNOWN
-    base, slope = fitted
+    base, slope = line
     sign = "-" if slope < 0 else "+"
     return f"{_text.duration(base)} {sign} {_text.duration(abs(slope))} x T"

@@ -1,10 +1,6 @@
-"""The section "Where verify time goes": what is predicted of each pass, and what is missing of it.
+"""The section "Where verify time goes": what is predicted of each pass, and what is missing."""
 
-What was measured of a pass (its parts taken out one at a time, eager against graph) belongs to this
-section, too: `Where.missing` says so where no record has it.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reports import _budget, _drawn, _forecast
@@ -39,13 +35,13 @@ class Where:
     """The section."""
 
     passes: list[PassView]
+    timelines: list[PassView]
     classes: str
     plot: str | None
     waterfall: str | None
     fits: str
     fits_left_out: str
     agreements: str
-    missing: str
     left_out: str
 
 
@@ -57,11 +53,12 @@ def view(found: Collected, passes: Sequence[_budget.Pass], folder: Folder) -> Wh
     lifted = [one for one in shown if one.made_by in wholes and wholes[one.made_by].levers]
     fits, fits_left_out = _forecast.fits_table(found.predicted_passes)
     side_by_side = 1 < len(shown) <= _MOST_CLASSES
+    views = [
+        _pass(one, wholes.get(one.made_by), folded=number > 0) for number, one in enumerate(shown)
+    ]
     return Where(
-        passes=[
-            _pass(one, wholes.get(one.made_by), folded=number > 0)
-            for number, one in enumerate(shown)
-        ],
+        passes=views,
+        timelines=[one for one in views if one.timeline],
         classes=_budget.classes_table(shown, labels) if side_by_side else "",
         plot=_drawn.budget(shown, labels, wholes=wholes, folder=folder),
         waterfall=_drawn.waterfall(lifted[0], wholes[lifted[0].made_by], folder=folder)
@@ -70,7 +67,6 @@ def view(found: Collected, passes: Sequence[_budget.Pass], folder: Folder) -> Wh
         fits=fits,
         fits_left_out=plural(fits_left_out, "line") if fits_left_out else "",
         agreements=_forecast.agreements_table(wholes.values()),
-        missing=bullets(_missing(shown, wholes)) if shown else "",
         left_out=plural(len(passes) - len(shown), "predicted pass")
         if len(passes) > len(shown)
         else "",
@@ -95,15 +91,27 @@ def _pass(one: _budget.Pass, whole: Forecast | None, *, folded: bool) -> PassVie
     )
 
 
-def _missing(passes: Sequence[_budget.Pass], wholes: Mapping[str, Forecast]) -> list[str]:
-    """Return what is not in the records, and how to get it."""
-    lines = [
-        "No pass was measured: what each part costs when it is taken out, and what then remains "
-        "unexplained, need the layers run on a GPU."
-    ]
-    if not any(one.components for one in passes):
+def missing(found: Collected, predicted: Sequence[_budget.Pass]) -> list[str]:
+    """Return what is not in the records of a pass, and how to get it."""
+    lines = []
+    gpu = code("python -m graphs.replay --model MODEL --tp N --rows ROWS --device cuda")
+    if not found.passes:
+        lines.append(
+            "**A pass**: none was measured: what each part costs when it is taken out, what replay "
+            f"saves, and what remains unexplained, need the layers run on a GPU: {gpu}."
+        )
+    elif all(found.on_cpu(one) for one in found.passes):
+        lines.append(f"**A pass**: none was measured on a GPU: {gpu}.")
+    if not predicted:
+        command = code("python -m graphs.replay --model MODEL --tp N --rows ROWS --predict GPU")
+        return [*lines, f"**A pass**: none was predicted, which needs no GPU: {command}."]
+    wholes = _forecast.forecasts(found.predicted_passes)
+    if not any(one.components for one in predicted):
         command = code("python -m graphs.replay ... --measured FILE")
-        lines.append(f"No component was measured by anybody: {command} names who did.")
-    if not any(one.made_by in wholes for one in passes):
-        lines.append("No timeline, no levers: these predictions were made without.")
+        lines.append(f"**A pass**: no component was measured by anybody: {command} names who did.")
+    if not any(one.made_by in wholes for one in predicted):
+        lines.append(
+            "**A pass**: no timeline, no levers: these predictions were made without; "
+            f"{code('python -m graphs.replay ... --predict GPU')} makes them."
+        )
     return lines

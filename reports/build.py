@@ -3,7 +3,8 @@
     python -m reports.build runs/2026-08-01-101500-suites other.jsonl --out report
 
 The page is built aside and moved into place at the end: if that fails, an earlier report is whole.
-Other files of the folder are left alone. Prints the paths of the two pages.
+Other files of the folder are left alone. Prints the paths of the two pages and, with --verdict,
+what the report begins with, as plain text.
 """
 
 import gc
@@ -35,6 +36,9 @@ def main(
         typer.Option(metavar="DIR", help="The report's folder; else report/ beside the first RUN."),
     ] = None,
     plots: Annotated[bool, typer.Option(help="Draw the plots, or write report.md alone.")] = True,
+    verdict: Annotated[
+        bool, typer.Option("--verdict", help="Print the verdict and what is worth most, too.")
+    ] = False,
 ) -> None:
     """Make report.md, report.html and plots from records, whatever they are of."""
     from reports import _page
@@ -60,6 +64,11 @@ def main(
         cli.note(f"warning: {warning}")
     print(folder / PAGE)
     print(folder / HTML)
+    if verdict:
+        from reports._first_words import first_words
+
+        for paragraph in first_words((folder / PAGE).read_text(encoding="utf-8")):
+            print(paragraph)
 
 
 def _move_into_place(aside: Path, folder: Path) -> None:

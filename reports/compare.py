@@ -54,7 +54,6 @@ def main(
     within = _percent("--same-within", same_within)
     limits = [_limit(word, within) for word in fail_on or ()]
     from reports._comparison import as_json, comparison, page
-    from reports._comparison import html as html_of
 
     if old.resolve() == new.resolve():
         cli.note(f"warning: A and B are both {old}; nothing can have changed")
@@ -62,16 +61,16 @@ def main(
     found = comparison.compare(old, new, same_within=within, warnings=warnings)
     for warning in dict.fromkeys(warnings):
         cli.note(f"warning: {warning}")
-    text = page.page(found, command=cli.command_line())
+    command = cli.command_line()
+    text = page.as_markdown(found, command=command)
     if json is not None:
-        as_json.write(json, found, command=cli.command_line())
-    for path, content in (
-        (out, text),
-        (html, None if html is None else html_of.document(text, title="What changed")),
-    ):
-        if path is not None and content is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content, encoding="utf-8")
+        as_json.write(json, found, command=command)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+    if html is not None:
+        html.parent.mkdir(parents=True, exist_ok=True)
+        html.write_text(page.as_html(found, command=command), encoding="utf-8")
     if out is None:
         print(text, end="")
     else:

@@ -3,6 +3,8 @@
     python -m reports.speculation --verify-ms 29.49 --share 0.97 --step-ms 12.12 \
         --accept-length 2.0 --target-tok-s 150
     python -m reports.speculation --from RUN --rows 4 --accept-length 2.6 --draft-step-ms 0.6
+    python -m ingest verify.log plain.log --records logs.jsonl
+    python -m reports.speculation --from logs.jsonl --target-tok-s 150
 
     cycle        = verify / share                 tokens/s   = requests x accept length / cycle
     break-even   = cycle / plain step             by verify  = verify / plain step
@@ -15,15 +17,11 @@ guessed. The first line is the verdict; rows begin with what they are: number, d
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from verifyscope import cli
-from verifyscope.errors import UsageError
-
-if TYPE_CHECKING:
-    from reports._calculator.lines import Known
 
 PROGRAM = "python -m reports.speculation"
 _DEFINITIONS = "length/rows, taken/drafted, taken/steps or step"
@@ -54,7 +52,9 @@ def main(
     steps: Annotated[
         int | None, typer.Option(help="Draft steps, of a tree  [default: the drafted tokens]")
     ] = None,
-    requests: Annotated[int, typer.Option(help="Requests at once.")] = 1,
+    requests: Annotated[
+        int | None, typer.Option(help="Requests at once.  [default: 1, or the log's]")
+    ] = None,
     target_tok_s: Annotated[
         float | None, typer.Option(help="Tokens a second to reach, of all requests.")
     ] = None,
@@ -67,7 +67,13 @@ def main(
     slope_ms: Annotated[float | None, typer.Option(help="What each further row adds.")] = None,
     run: Annotated[
         list[Path] | None,
-        typer.Option("--from", metavar="RUN", help="Records with times at several rows."),
+        typer.Option(
+            "--from", metavar="RUN", help="Records with times at several rows, or of a log."
+        ),
+    ] = None,
+    point: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="The log of RUN, or its system, that holds this text."),
     ] = None,
     line: Annotated[
         str | None, typer.Option(metavar="TEXT", help="The line of RUN that holds this text.")
@@ -82,12 +88,14 @@ def main(
     ] = None,
 ) -> None:
     """Say whether speculation pays, what it lacks, and how many tokens to draft."""
-    from reports._calculator import printing
+    from reports._calculator import of_logs, printing
     from reports._calculator import records as rows_of
     from reports._calculator.answer import answer
     from reports._calculator.asked import Given, asked
+    from reports._calculator.of_run import Wanted, take
 
-    known = _line_of(run or [], line=line, op=op, calls=calls)
+    wanted = Wanted(line=line, op=op, calls=calls, point=point, requests=requests)
+    taken = take(run or [], wanted)
     given = Given(
         verify_ms=verify_ms,
         share=share,
@@ -99,14 +107,16 @@ def main(
         rows=rows,
         draft_tokens=draft_tokens,
         steps=steps,
-        requests=requests,
+        requests=1 if requests is None else requests,
         target_tok_s=target_tok_s,
         step_acceptance=step_acceptance,
         draft_step_ms=draft_step_ms,
         base_ms=base_ms,
         slope_ms=slope_ms,
     )
-    question = asked(given, known)
+    if taken.point is not None:
+        given = of_logs.filled(given, taken.point)
+    question = asked(given, taken.line)
     found = answer(question)
     if json is not None:
         rows_of.write_json(json, question, found)
@@ -117,42 +127,6 @@ def main(
             for record in rows_of.records(question, found, kept.environment):
                 kept.append(record)
     printing.show(question, found)
-
-
-def _line_of(
-    run: list[Path], *, line: str | None, op: str | None, calls: int | None
-) -> "Known | None":
-    if not run:
-        if line is not None or op is not None or calls is not None:
-            raise UsageError("--line, --op and --calls choose among the times of --from RUN")
-        return None
-    if (op is None) != (calls is None) or (calls is not None and calls < 1):
-        raise UsageError("--op and --calls belong together: a kernel and its calls in a pass")
-    from reports._calculator import lines
-    from verifyscope.contests import latest
-    from verifyscope.records import Environment, read
-
-    warnings: list[str] = []
-    records = list(read(run, warnings))
-    measured = latest(records)
-    for warning in warnings:
-        cli.note(f"warning: {warning}")
-    name = ", ".join(map(str, run))
-    if op is None or calls is None:
-        found = lines.of_passes(measured)
-    else:
-        found, name = lines.of_op(measured, op, calls=calls), f"{op} of {name}"
-    chosen = lines.choose(found, line, of=name)
-    others = [one.what for one in found if one is not chosen]
-    if others and line is None:
-        cli.note(f"--from holds {len(others)} more; --line names one, such as: {others[0]}")
-    on_cpu = any(
-        isinstance(one, Environment) and one.id == chosen.environment and not one.gpus
-        for one in records
-    )
-    if on_cpu and chosen.source == "measured":
-        cli.note("the line was measured on a CPU: it says nothing about a GPU")
-    return chosen
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from typing import Protocol
 
 import torch
 
-from kernels import Implementation, Inputs, Outputs
-from kernels._timing import InputSets
+from kernels import Implementation, Inputs, InputSets, Outputs
 from verifyscope.clock import ClockName, HostTimer, Timer
 from verifyscope.records import Cache, Launch, Value
 

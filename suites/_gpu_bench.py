@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from kernels import Implementation, Inputs, Outputs, Prepared, _timing
-from kernels._capture import CaptureFailed
-from kernels._timing import Gpu, InputSets
+import kernels
+from kernels import CaptureFailed, Gpu, Implementation, Inputs, InputSets, Outputs, Prepared
 from suites._bench import Conditions, Timing
 from verifyscope.records import Cache, Value
 
@@ -30,14 +29,14 @@ class GpuBench:
     warm_up_s: float = 0.2
     # A round is some milliseconds, and events take steps of half a microsecond.
     fewest_rounds: int = 20
-    _flush: _timing.ReadFlush | None = field(init=False, default=None)
+    _flush: kernels.ReadFlush | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.device, self.cache_bytes = self.gpu.device, self.gpu.l2_bytes
 
     def input_sets(self, *, touched_bytes: float, set_bytes: int) -> InputSets:
         """Choose by L2 and free memory."""
-        return _timing.input_sets(
+        return kernels.input_sets(
             touched_bytes=touched_bytes,
             set_bytes=set_bytes,
             cache_bytes=self.gpu.l2_bytes,
@@ -77,7 +76,7 @@ class GpuBench:
             if why_not_warm is None:
                 # A walk has pushed out all but its last sets: repeating one of those leaves the
                 # first ones cold for the next walk.
-                calls = _timing.warm_calls(main.timer.sample())
+                calls = kernels.warm_calls(main.timer.sample())
                 return main, self._graph([last] * calls, cache="warm", sets=1)
         except CaptureFailed as error:
             self.in_doubt = f"after a failed capture of {implementation.id}"
@@ -102,7 +101,7 @@ class GpuBench:
     def _cold(self, walked: Sequence[Prepared], *, call_bytes: int) -> Timing:
         """Walk the sets once to see how long that takes, and as often as it must be then."""
         once = self._graph(walked, cache="cold", sets=len(walked))
-        repeats = _timing.walks(
+        repeats = kernels.walks(
             once.timer.sample() * len(walked),
             calls=len(walked),
             call_bytes=call_bytes,
@@ -129,7 +128,7 @@ class GpuBench:
             return outputs or captured.outputs
 
         return Timing(
-            timer=_timing.GraphTimer(
+            timer=kernels.GraphTimer(
                 replay=captured.replay, calls=len(walked), stopwatch=self.gpu.stopwatch()
             ),
             run=run,
@@ -145,11 +144,11 @@ class GpuBench:
 
     def _flushed(self, ready: Prepared, *, why: str) -> Timing:
         if self._flush is None:
-            self._flush = _timing.ReadFlush(self.gpu.l2_bytes, self.device)
+            self._flush = kernels.ReadFlush(self.gpu.l2_bytes, self.device)
         flush, watch = self._flush, self.gpu.stopwatch()
         pass_s = min(watch.seconds(flush, before=flush) for _ in range(3))
-        enqueue_s = _timing.enqueue_seconds(ready.call, synchronize=self.gpu.synchronize)
-        passes, hidden = _timing.flush_passes(enqueue_s=enqueue_s, pass_s=pass_s)
+        enqueue_s = kernels.enqueue_seconds(ready.call, synchronize=self.gpu.synchronize)
+        passes, hidden = kernels.flush_passes(enqueue_s=enqueue_s, pass_s=pass_s)
 
         def run() -> Sequence[Outputs]:
             outputs = ready.fresh()
@@ -157,7 +156,7 @@ class GpuBench:
             return [outputs]
 
         return Timing(
-            timer=_timing.FlushedTimer(
+            timer=kernels.FlushedTimer(
                 call=ready.call, flush=flush, passes=passes, stopwatch=watch
             ),
             run=run,
@@ -171,6 +170,6 @@ class GpuBench:
                 "why_flushed": why,
                 "flush_passes": passes,
                 "launch_hidden": hidden,
-                "resolution_s": _timing.EVENT_RESOLUTION_S,
+                "resolution_s": kernels.EVENT_RESOLUTION_S,
             },
         )

@@ -12,9 +12,18 @@ from functools import partial
 
 import torch
 
-from kernels import Case, Implementation, Inputs, Op, Outputs, Prepared, Stage
-from kernels._check import compare, poisoned
-from kernels._graph import poison
+from kernels import (
+    Case,
+    Implementation,
+    Inputs,
+    Op,
+    Outputs,
+    Prepared,
+    Stage,
+    compare,
+    poison,
+    poisoned,
+)
 from suites._bench import Bench, Timing
 from verifyscope.alternate import Alternation, StopRule, alternate, warm_up
 from verifyscope.clock import ClockName

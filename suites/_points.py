@@ -5,10 +5,17 @@ from collections.abc import Mapping
 from functools import cache
 
 import msgspec
+import torch
 
-from kernels import _execute, _select
-from kernels._points import Point, Selection
-from kernels._registry import Case, Implementation, find_case, find_op
+from kernels import (
+    Case,
+    Implementation,
+    Point,
+    Selection,
+    find_case,
+    find_op,
+    selected_points,
+)
 
 Name = tuple[str, str, str]
 
@@ -30,7 +37,7 @@ def points() -> tuple[Point, ...]:
     The first case of each op comes first, then the second of each: whoever has time for a part has
     something of everything, and of each op what its author put first. Tiny cases come last.
     """
-    found = [_for_this_machine(point) for point in _select.points(Selection())]
+    found = [_for_this_machine(point) for point in selected_points(Selection())]
     rank: dict[tuple[str, str], tuple[bool, int, int]] = {}
     seen: Counter[tuple[str, bool]] = Counter()
     for point in found:
@@ -58,7 +65,7 @@ def resolve(point: Point) -> tuple[Implementation, Case]:
 
 
 def _for_this_machine(point: Point) -> Point:
-    if point.reason is not None or _execute.device().type != "cpu":
+    if point.reason is not None or torch.cuda.is_available():
         return point
     case = find_case(find_op(point.op), point.case)
     if case.cpu or case.tiny:

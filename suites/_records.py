@@ -4,10 +4,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from kernels import _predict
-from kernels._compile import is_compiled
-from kernels._points import Point
-from kernels._registry import Case, Cost, Implementation, all_ops
+from kernels import (
+    Case,
+    Cost,
+    Implementation,
+    Point,
+    all_ops,
+    is_compiled,
+    predicted,
+    predicted_measurement,
+)
 from suites import _performance, ceilings
 from suites._measure import Measured, Planned, Timed
 from suites._points import resolve
@@ -65,12 +71,12 @@ class Writer:
             return None
         if point.part in ceilings.PARTS or case.tiny or not is_compiled(implementation):
             return None
-        row = _predict.predicted(implementation, case, gpu=gpu)
+        row = predicted(implementation, case, gpu=gpu)
         if row.predicted_s is None:
             return None
         return Line(
             record=msgspec.structs.replace(
-                _predict.measurement(row),
+                predicted_measurement(row),
                 environment=self.environment.id,
                 command=self.environment.command,
                 commit=self.environment.commit,

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from kernels._points import Point
-from kernels._predict import FOUNDING_GPU
-from kernels._registry import find_op
+from kernels import FOUNDING_GPU, Point, find_op
 from suites import ceilings
 from suites._bench import Bench, HostBench
 from suites._measure import measure
@@ -157,7 +155,7 @@ def bench_of_this_machine() -> Bench:
     """Return the current GPU, or this CPU where there is none."""
     if not torch.cuda.is_available():
         return HostBench()
-    from kernels._timing import CudaGpu
+    from kernels import CudaGpu
     from suites._gpu_bench import GpuBench
 
     return GpuBench(CudaGpu())

@@ -11,7 +11,7 @@ from typing import Protocol
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from kernels._points import Point
+from kernels import Point
 from suites._bench import Bench
 from suites._measure import Wrong, check_once
 from suites._points import by_name, resolve

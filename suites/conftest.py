@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Begin the run once it is known what is selected; a wrong -k or -m does not come this far."""
     if config.option.collectonly:
         return
-    from kernels._predict import FOUNDING_GPU
+    from kernels import FOUNDING_GPU
     from suites import _suite
     from suites._points import name_of
     from suites._session import Limits, Session, bench_of_this_machine

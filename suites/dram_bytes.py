@@ -25,7 +25,7 @@ from verifyscope.records import Evidence, Finding
 if TYPE_CHECKING:
     import torch
 
-    from kernels._registry import Case, Implementation
+    from kernels import Case, Implementation
 
 WITHIN = 0.05
 _READ, _WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
@@ -125,7 +125,7 @@ def _run_once(op: str) -> None:
     """Run one call between the profiler's marks: this is the process that ncu watches."""
     import torch
 
-    from kernels._registry import find_op
+    from kernels import find_op
 
     device = torch.device("cuda")
     implementation = _kernel_of(op, device)
@@ -148,7 +148,7 @@ def _run_once(op: str) -> None:
 def _ops_with_a_kernel() -> list[str]:
     import torch
 
-    from kernels._registry import all_ops
+    from kernels import all_ops
 
     if not torch.cuda.is_available():
         raise UsageError("needs a CUDA device, and torch finds none")
@@ -160,7 +160,7 @@ def _ops_with_a_kernel() -> list[str]:
 
 def _kernel_of(op: str, device: "torch.device") -> "Implementation | None":
     """Return the first implementation of ours that is compiled: it declares instructions."""
-    from kernels._registry import find_op
+    from kernels import find_op
 
     for implementation in find_op(op).implementations.values():
         if implementation.kind == "own" and implementation.declares:

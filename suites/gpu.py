@@ -24,13 +24,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from suites import _steps, wheels
-from suites._steps import Outcome, Step, python
-from verifyscope import driver
+from suites import wheels
+from verifyscope import driver, job
+from verifyscope.job import Outcome, Step, python
+from verifyscope.passes import PUBLIC_ALL_REDUCE_US
 
-# What an all-reduce of four rows took others between eight PCIe GPUs (verifyscope/published.csv);
-# one GPU has nobody to reduce with, and the prediction is given the same.
-_ALL_REDUCE_US = "33"
 BUDGET_S = 515.0  # of nine minutes: the rest is for ending a last step and packing
 _BASE = ("msgspec", "typer", "rich", "numpy")
 _TORCH = (*_BASE, "torch", "triton")
@@ -84,7 +82,7 @@ def steps(folder: Path, gpus: Sequence[str], entry: str | None) -> list[Step]:
     refuses = ("Device not supported",)
     model = ("--model", "kimi-k2.5")
     a_pass = ("--tp", "8", "--context", "8192")
-    reduced = ("--all-reduce-us", _ALL_REDUCE_US)
+    reduced = ("--all-reduce-us", PUBLIC_ALL_REDUCE_US)
     return [
         Step(
             name="what this machine is",
@@ -135,7 +133,7 @@ def steps(folder: Path, gpus: Sequence[str], entry: str | None) -> list[Step]:
             name="passes of the stub: eager, graphs, parts out and in",
             command=python(
                 *("graphs.replay", *model, *a_pass, "--rows", "1,4", "--device", "cuda"),
-                *("--all-reduce", f"delay:{_ALL_REDUCE_US}us", *records),
+                *("--all-reduce", f"delay:{PUBLIC_ALL_REDUCE_US}us", *records),
                 *("--json", str(folder / "stub.json")),
             ),
             limit_s=150,
@@ -223,13 +221,13 @@ def _run(found: driver.Found, out: Path, temporary: Path, began: float) -> int:
     (work / "records.jsonl").touch()
 
     def keep(outcomes: Sequence[Outcome]) -> None:
-        (out / "steps.md").write_text(_steps.table(outcomes))
+        (out / "steps.md").write_text(job.table(outcomes))
         shutil.copyfile(work / "records.jsonl", out / "records.jsonl")
 
     outcomes: Sequence[Outcome] = ()
     status = 0
     try:
-        outcomes = _steps.run(
+        outcomes = job.run(
             planned,
             folder=work,
             budget_s=BUDGET_S - (time.monotonic() - began),
@@ -267,7 +265,7 @@ def _pack(work: Path, out: Path) -> None:
     else:
         (out / "report.md").write_text("No report was built; steps.md and run.tar.gz say why.\n")
     if not (out / "steps.md").exists():
-        (out / "steps.md").write_text(_steps.table([]))
+        (out / "steps.md").write_text(job.table([]))
     shutil.copyfile(out / "steps.md", work / "steps.md")
     shutil.copyfile(work / "records.jsonl", out / "records.jsonl")
     with tarfile.open(out / "run.tar.gz", "w:gz") as archive:
@@ -275,20 +273,9 @@ def _pack(work: Path, out: Path) -> None:
 
 
 def _missing(planned: Sequence[Step], variables: dict[str, str]) -> frozenset[str]:
-    packages = {name for step in planned for name in step.packages} | (set(_OPTIONAL) - _PROGRAMS)
-    code = (
-        "import sys, importlib.util as u\n"
-        "print(*(n for n in sys.argv[1:] if u.find_spec(n) is None))"
+    return job.lacking(planned, variables) | job.absent(
+        set(_OPTIONAL) - _PROGRAMS, _PROGRAMS, variables
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *sorted(packages)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **variables},
-    )
-    path = variables.get("PATH")
-    programs = (name for name in _PROGRAMS if shutil.which(name, path=path) is None)
-    return frozenset([*done.stdout.split(), *programs])
 
 
 def _table_entry(gpu: str, variables: dict[str, str]) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from kernels._points import Point
+from kernels import Point
 from suites._points import by_name, id_of, points
 from suites._suite import Suite
 from verifyscope.clock import DeviceClock

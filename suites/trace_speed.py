@@ -16,7 +16,7 @@ from typing import IO, Annotated
 
 import typer
 
-from verifyscope import cli, stats, units
+from verifyscope import cli, units
 from verifyscope.errors import Failure, UsageError
 
 PROGRAM = "python -m suites.trace_speed"
@@ -132,6 +132,8 @@ def _unpacked_bytes(trace: Path) -> int:
 
 
 def _report(found: dict[str, list[float]], unpacked_bytes: int) -> None:
+    from verifyscope import stats  # here, so that --help needs no NumPy
+
     rows = []
     for name, seconds in found.items():
         middle = stats.summarise(seconds)

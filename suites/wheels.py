@@ -1,6 +1,6 @@
 """`make wheels`: fills `.wheels/` for a machine that has a GPU and no network.
 
-    python -m suites.wheels --python 3.12 [--machine x86_64]
+    python -m suites.wheels --python 3.12 [--architecture x86_64]
 
 Takes what such a machine usually lacks beside torch, triton, NumPy and the cuda-bindings that torch
 brings: under 60 MiB in all. FlashInfer comes without its dependencies, several GB that only its
@@ -109,12 +109,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m suites.wheels", allow_abbrev=False)
     parser.add_argument("--python", default=_running(), metavar="3.12")
-    parser.add_argument("--machine", default=platform.machine(), choices=("x86_64", "aarch64"))
+    parser.add_argument("--architecture", default=platform.machine(), choices=("x86_64", "aarch64"))
     given = parser.parse_args(arguments)
     if not re.fullmatch(r"3\.1\d", given.python):
         parser.error(f"--python {given.python} is no Python from 3.10 on; give one like 3.12")
     try:
-        wheels = fill(given.python, given.machine)
+        wheels = fill(given.python, given.architecture)
     except RuntimeError as error:
         print(f"make wheels: {error}", file=sys.stderr)
         return 1

@@ -6,12 +6,14 @@ whatever a test computes with a kernel is what the kernel computes.
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import kernels
 from kernels import _execute
+from reports import _plot_style
 
 # Before any kernel module is imported, since `@triton.jit` reads it.
 _execute.interpret_without_a_gpu()
@@ -21,6 +23,21 @@ _execute.interpret_without_a_gpu()
 def _kernels_run_without_a_gpu() -> Iterator[None]:
     with _execute.stand_ins():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _plots_keep_their_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever plot a test makes, by whichever way, keeps to tests/plot_rules.py."""
+    write = _plot_style.written
+
+    def checked(figure: Any, path: Path) -> None:
+        from tests import plot_rules  # matplotlib: only where there is a plot
+
+        faults = plot_rules.faults(figure)
+        assert not faults, f"{path.name}: {faults}"
+        write(figure, path)
+
+    monkeypatch.setattr(_plot_style, "written", checked)
 
 
 @pytest.fixture

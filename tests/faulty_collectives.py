@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collectives._sweep.collective import Collective
-from collectives.all_reduce import ALL_REDUCE
+from collectives.operations.all_reduce import ALL_REDUCE
 
 if TYPE_CHECKING:
     import torch

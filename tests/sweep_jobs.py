@@ -10,7 +10,7 @@ from collectives._sweep.journal import Device, Opened, ProbeDone, RowTimed, Verd
 from collectives._sweep.points import Point
 from collectives._sweep.spec import Spec
 from collectives._sweep.state import State, from_events
-from collectives.all_reduce import ALL_REDUCE
+from collectives.operations.all_reduce import ALL_REDUCE
 
 EAGER = Timing(launch="eager", depth=1)
 IN_A_ROW = Timing(launch="eager", depth=4)

@@ -14,7 +14,7 @@ from graphs._stub.asked import Case, Reduce
 from graphs._stub.messages import Replayed
 from graphs.capture import CaptureBroke, Graphed
 from graphs.stub import Stub
-from kernels import Outputs, _capture
+from kernels import Outputs
 from kernels._registry import Implementation
 from kernels.attention import tree_attention
 from kernels.attention._gathered import pack, unpack
@@ -282,7 +282,7 @@ def cuda_log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     }
     for name, value in replaced.items():
         monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(_capture, "upload", lambda graph, stream: True)
+    monkeypatch.setattr(capture, "upload", lambda graph, stream: True)
     monkeypatch.setattr(nodes, "broke", lambda stream: False)
     return log
 

@@ -52,7 +52,7 @@ def shape(
 
 
 def plan(
-    of: Shape, form: _formats.Name, path: Path | None = None, *, capability: int = 120
+    of: Shape, form: _formats.FormatName, path: Path | None = None, *, capability: int = 120
 ) -> Plan:
     return plan_for(
         of,
@@ -63,7 +63,7 @@ def plan(
     )
 
 
-def shapes() -> Iterator[tuple[Shape, _formats.Name]]:
+def shapes() -> Iterator[tuple[Shape, _formats.FormatName]]:
     """Yield all models at all TP in all formats that hold them, T 1 to 256, and the ends."""
     tokens = (1, 2, 7, 8, 9, 16, 17, 64, 256)
     for known, tp in itertools.product(TABLE.values(), (1, 2, 4, 8)):
@@ -170,7 +170,9 @@ def test_the_plan_is_a_matter_of_shapes_alone() -> None:
 
 @CAPABILITIES
 @FORMS
-def test_the_gate_builds_every_entry_of_the_table(capability: int, form: _formats.Name) -> None:
+def test_the_gate_builds_every_entry_of_the_table(
+    capability: int, form: _formats.FormatName
+) -> None:
     def tiles(path: Path) -> Iterator[tuple[str, Tile]]:
         for case in op.OP.gate_cases:
             if case.dims["format"] == form and path_for(case.number("rows")) == path:

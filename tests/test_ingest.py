@@ -300,7 +300,11 @@ def unreadable(folder: Path) -> Iterator[tuple[Path, str]]:
         ("packed.txt", b"BZh9 nThread", "is compressed"),
         ("broken.txt", b"\x1f\x8b\x08 nThread", "is no whole gzip file"),
         ("records.jsonl", b'{"type":"environment","schema":1}\n', "holds records already"),
-        ("other.txt", b"hello\nworld\n", "no format that is known here; known: nccl-tests"),
+        (
+            "other.txt",
+            b"hello\nworld\n",
+            'no reader knows this: text that begins "hello"; python -m ingest --formats',
+        ),
         ("log.txt", b"NCCL version 2.29.7+cuda12.9\n", "without a table of times"),
     ):
         (folder / name).write_bytes(content)

@@ -104,6 +104,11 @@ def served(cycle_ms: float, running: int, **more: float) -> str:
     return "".join(lines.vllm(cycle_ms, running=running, second=at, **more) for at in range(3))  # type: ignore[arg-type]
 
 
+def plain(step_ms: float, running: int) -> str:
+    """Three windows of vLLM without speculation."""
+    return "".join(lines.plain_vllm(step_ms, running=running, second=at) for at in range(3))
+
+
 def runs_of(*seconds: float) -> str:
     """Runs of 1,000 tokens."""
     return "".join(
@@ -155,8 +160,8 @@ CASES: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ),
     (
         "verify-slower-than-plain-rows-matched",
-        (served(50.0, 4), lines.steady(37.3, running=16, graph=None)),
-        (served(41.5, 4), lines.steady(37.3, running=16, graph=None)),
+        (served(50.0, 4), plain(37.3, 16)),
+        (served(41.5, 4), plain(37.3, 16)),
     ),
     (
         "verify-slower-than-plain",

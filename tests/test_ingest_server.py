@@ -343,6 +343,19 @@ def test_a_table_by_load_gives_plain_steps_and_drafted_tokens() -> None:
     assert steps == {4: 24.3, 8: 31.8, 16: 37.3, 32: 100.6}
 
 
+def test_columns_of_all_reduces_are_named_without_their_unit_and_have_the_ranks_of_the_title() -> (
+    None
+):
+    text = (
+        "# all-reduce latency, 8 GPUs\nbytes     without_us  with_us\n"
+        "32768     48.16       26.20\n65536     48.69       25.59\n"
+    )
+    records = [one for one in times_of(text) if one.op == "all_reduce"]
+    assert {(one.implementation, one.ranks) for one in records} == {("without", 8), ("with", 8)}
+    times = {(one.implementation, one.dims["bytes"]): one.median_s for one in records}
+    assert times["with", 65_536] == pytest.approx(25.59e-6)
+
+
 def test_a_table_without_a_unit_is_not_read() -> None:
     text = MATRIX.replace("tok/s", "speed")
     assert facts_of(text).columns == ()

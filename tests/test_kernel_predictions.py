@@ -8,7 +8,7 @@ import torch
 
 from kernels import Case, Implementation, Op, _predict, _undrawn, all_ops
 from kernels._points import Predicted
-from kernels._predict import measurement, predicted
+from kernels._predict import predicted, predicted_measurement
 from kernels._registry import find_case
 from kernels.attention import tree_attention
 from verifyscope.hardware import Gpu, find_gpu
@@ -107,7 +107,7 @@ def test_an_empty_node_makes_small_cases_wait_for_their_launches() -> None:
 
 
 def test_a_record_is_predicted_and_says_for_which_gpu_and_by_what() -> None:
-    record = measurement(row("triton"))
+    record = predicted_measurement(row("triton"))
     assert (record.source, record.status, record.kind) == ("predicted", "ok", "own")
     assert record.dims == dict(find_case(ATTENTION, EIGHT).dims)
     assert record.median_s == record.floor_s
@@ -124,7 +124,9 @@ def test_what_cannot_be_said_is_a_reason() -> None:
     assert row("cupy", gpu=old).reason == "is not built for old, capability 70"
     unknown = Gpu(name="new", title="New", capability=120, multiprocessors=80)
     assert row("cupy", gpu=unknown).reason == "the bandwidth of new is not known"
-    broken = measurement(msgspec.structs.replace(row("cupy"), reason="no", predicted_s=None))
+    broken = predicted_measurement(
+        msgspec.structs.replace(row("cupy"), reason="no", predicted_s=None)
+    )
     assert (broken.status, broken.reason, broken.median_s) == ("skipped", "no", None)
 
 

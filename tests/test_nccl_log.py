@@ -267,6 +267,7 @@ def test_versions_paths_rings_channels_plugins_and_peer_access_are_read() -> Non
     found = log(
         "NCCL version 2.27.3+cuda12.9",
         A + "vLLM is using nccl==2.27.3",
+        "[2026-03-03 11:06:05 TP0] sglang is using nccl==2.27.5",
         A
         + "GPU/CE000 :GPU/0-4e000 (5/10.0/SYS) GPU/0-ce000 (0/5000.0/LOC) GPU/0-cf000 (4/24.0/PHB)"
         " CPU/0-1 (2/24.0/PHB)",
@@ -283,7 +284,11 @@ def test_versions_paths_rings_channels_plugins_and_peer_access_are_read() -> Non
         + "P2P is disabled between connected GPUs 1 and 0. You can repress this message with X=1.",
         A + "Could not enable P2P between dev 0(=c1000) and dev 1(=c2000)",
     )
-    assert [known.version for known in found.libraries] == ["2.27.3+cuda12.9", "2.27.3"]
+    assert [known.version for known in found.libraries] == [
+        "2.27.3+cuda12.9",
+        "2.27.3",
+        "2.27.5",
+    ]
     assert found.libraries[0].number == (2, 27, 3)
     assert {(known.kind, known.gb_s) for known in found.paths} == {("SYS", 10.0), ("PHB", 24.0)}
     assert found.path_rows == 1

@@ -12,6 +12,7 @@ import pytest
 
 from tests.compared_runs import KERNELS, Capture, Compared
 from tests.comparison_sample import TODAY, YESTERDAY, noisy, rows, run, sweep, timed
+from tests.html_read import Read
 from tests.report_sample import CPU, GPU, US, collective, kernel, write
 from verifyscope.records import Finding, Measurement, Record, encoded
 
@@ -198,11 +199,14 @@ def test_text_of_records_shows_as_text_in_markdown_and_html(
     page = tmp_path / "page.html"
     compared.of(old, new, "--html", str(page))
     html = page.read_text()
-    assert "<script" not in html
-    assert "<img" not in html
+    read = Read(html)
+    assert len(read.of("script")) == 1
+    assert "alert" not in html.rpartition("<script>")[2]
+    assert all((one["src"] or "").startswith("data:image/png;") for one in read.of("img"))
+    assert not [name for _, attrs in read.elements for name in attrs if name.startswith("on")]
     assert "<em>bold" not in html
-    assert "href" not in html
-    assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;" in html
+    assert all((one.get("href") or "#").startswith("#") for one in read.of("a"))
+    assert '<script>alert("x")</script>' in read.text
     assert not re.search(r"(?<!\\)<script", compared.text)
 
 
@@ -212,10 +216,15 @@ def test_the_page_loads_nothing_and_holds_every_table(compared: Compared, tmp_pa
     compared.of(old, new, "--html", str(tmp_path / "page.html"), "--out", str(tmp_path / "p.md"))
     html, markdown = (tmp_path / "page.html").read_text(), (tmp_path / "p.md").read_text()
     assert compared.text == f"{compared.sentence}\n"
-    assert not re.search(r"(src|href)=", html)
+    read = Read(html)
+    assert all((one.get("href") or "#").startswith("#") for one in read.of("a"))
+    assert all((one["src"] or "").startswith("data:image/png;") for one in read.of("img"))
+    assert len(read.of("img")) == 2
     assert "default-src 'none'" in html
+    # Beside those of the Markdown, the rows that did not move.
     tables = len(re.findall(r"^\| -", markdown, re.MULTILINE))
-    assert html.count("<table>") == tables >= 3
+    assert len(read.of("table")) == tables + 1 >= 4
+    assert "30 rows that did not move" in read.text
     assert html.startswith("<!doctype html>")
 
 

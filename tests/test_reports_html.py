@@ -5,7 +5,6 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 
 import msgspec
@@ -15,6 +14,7 @@ from reports import _html, _packed, _page
 from reports._collected import collect
 from tests import chromium
 from tests.chromium import Browser
+from tests.html_read import Read
 from tests.report_sample import CPU, GPU, US, imported, kernel, predicted, whole_run, write
 from verifyscope.records import Evidence, Finding, Record
 
@@ -27,31 +27,6 @@ def built(folder: Path, lines: list[Record], *, plots: bool = False) -> tuple[Pa
     _page.write(collect([path]), folder, command="python -m reports.build run", plots=plots)
     html = folder / "report.html"
     return html, html.read_text(), (folder / "report.md").read_text()
-
-
-class Read(HTMLParser):
-    """Collects elements with their attributes, and the text outside of script and style."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self._inside: list[str] = []
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        self._inside = [tag]
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = []
-
-    def handle_data(self, data: str) -> None:
-        if self._inside not in (["script"], ["style"]):
-            self.text += data
-
-    def of(self, tag: str) -> list[dict[str, str | None]]:
-        return [attrs for name, attrs in self.elements if name == tag]
 
 
 def unpacked(html: str) -> dict[str, object]:
@@ -122,7 +97,7 @@ def test_a_number_carries_its_source_its_exact_value_and_its_record(tmp_path: Pa
         kernel("theirs", 31.0, id="b2", kind="baseline-direct", source="imported"),
     ]
     _, html, markdown = built(tmp_path, lines)
-    numbers = {attrs["data-r"]: attrs for attrs in Read(html).of("a") if "data-r" in attrs}
+    numbers = {attrs["data-r"]: attrs for attrs in Read(html).of("a") if "data-s" in attrs}
     assert numbers["a1"]["class"] == "n measured"
     assert float(numbers["a1"]["data-s"] or 0) == pytest.approx(23.456789 * US, rel=1e-15)
     assert numbers["b2"]["class"] == "n imported"
@@ -157,9 +132,9 @@ def test_the_packed_records_are_all_there_with_where_and_how_they_were_made(
     assert of("how", at["a1"]) == "verify graph cold"
     assert (of("machine", at["a1"]), of("machine", at["b2"])) == ("A", "B, CPU")
     assert medians[at["c3"]] is None
-    assert of("reason", at["c3"]) == "needs a CUDA device; this machine has none"
+    assert of("says", at["c3"]) == "needs a CUDA device; this machine has none"
     rest = next(place for place in range(4) if place not in at.values())
-    assert (of("source", rest), of("origin", rest)) == ("imported", "log.txt:8192")
+    assert (of("kind", rest), of("origin", rest)) == ("imported", "log.txt:8192")
 
 
 def test_more_records_than_fit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +181,11 @@ def test_one_pass_is_drawn_by_class_and_says_that_it_is_predicted(tmp_path: Path
     assert widths["dense_gemm"] == pytest.approx(96 * 3.05 / 9.1, abs=0.01)
     assert widths["idle"] == pytest.approx(96 * 0.05 / 9.1, abs=0.01)
     assert widths["host launches"] == pytest.approx(96 * 4.0 / 9.1, abs=0.01)
-    assert 'stroke-dasharray="4 3"' in html
+    assert 'stroke-dasharray="2 3"' in html
+    shapes = dict(re.findall(r'<pattern id="(hatch-\d+)"[^>]*>(.*?)</pattern>', html))
+    used = re.findall(r'fill="url\(#(hatch-\d+)\)"', html)
+    assert set(used) <= set(shapes)
+    assert len({shapes[one] for one in used}) == 2  # moe and dense_gemm; idle has none
 
 
 def test_html_that_is_not_the_templates_own_fold_is_text() -> None:
@@ -276,7 +255,7 @@ def test_a_table_sorts_by_value_and_not_by_letters_and_filters(
 
 @needs_chromium
 def test_pointing_at_a_number_or_reaching_it_by_key_tells_of_its_record(shown: Browser) -> None:
-    number = "[...document.querySelectorAll('table .n[data-r]')].find(n => n.checkVisibility())"
+    number = "[...document.querySelectorAll('table .n[data-s]')].find(n => n.checkVisibility())"
     shown.point(number)
     shown.until("!document.getElementById('tip').hidden")
     said = shown.run("document.getElementById('tip').textContent")
@@ -291,11 +270,11 @@ def test_pointing_at_a_number_or_reaching_it_by_key_tells_of_its_record(shown: B
     shown.press("ArrowRight")
     assert shown.run("document.activeElement.matches('.n[data-r]')")
     assert shown.run(f"document.activeElement !== {number}")
-    record = shown.run("document.activeElement.dataset.r")
+    records = shown.run("document.activeElement.dataset.r").split()
     shown.press("Enter")
-    shown.until("document.querySelectorAll('.line.chosen').length === 1")
-    assert shown.run("document.getElementById('records-filter').value") == record
-    assert shown.run("document.querySelectorAll('.line:not(.head)').length") == 1
+    shown.until(f"document.querySelectorAll('.line.chosen').length === {len(records)}")
+    assert shown.run("document.getElementById('records-filter').value").split() == records
+    assert shown.run("document.querySelectorAll('.line:not(.head)').length") == len(records)
     assert shown.said == []
 
 

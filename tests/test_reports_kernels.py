@@ -216,7 +216,7 @@ def test_a_verify_is_set_beside_a_step_of_one_token_and_fitted(page: Page) -> No
 
 def test_more_rows_than_a_page_holds_are_counted(page: Page) -> None:
     page.of(one_case(*(kernel("own", 10.0, case=f"c{n}") for n in range(2100))))
-    assert "100 cases are left out here; all are in the records." in page.text
+    assert "\n1,100 cases are left out here; all are in the records." in page.text
     assert "**2,100 points measured**" in page.text
 
 
@@ -224,12 +224,12 @@ def test_what_is_left_out_is_work_beside_kernels_first(page: Page) -> None:
     beside: dict[str, object] = {"part": "metadata", "op": "tree_attention_plan"}
     page.of(
         one_case(
-            *(kernel("own", 10.0, case=f"c{n}", **beside) for n in range(1900)),
+            *(kernel("own", 10.0, case=f"c{n}", **beside) for n in range(900)),
             *(kernel("own", 10.0, case=f"c{n}") for n in range(200)),
         )
     )
     assert len(page.rows("### `tree_attention`")) == 200
-    assert len(page.rows("### `tree_attention_plan`")) == 1800
+    assert len(page.rows("### `tree_attention_plan`")) == 800
 
 
 def test_five_hundred_equal_reasons_are_one_row_with_a_count(page: Page) -> None:
@@ -242,7 +242,7 @@ def test_five_hundred_equal_reasons_are_one_row_with_a_count(page: Page) -> None
             kernel("sdpa", None, case="v", status="void", reason="119 % of the ceiling"),
         )
     )
-    assert page.rows("## What has no time") == [
+    assert page.rows("## What did not run, and why") == [
         {
             "status": "**failed**",
             "rows": "1",

@@ -121,7 +121,7 @@ def test_what_is_predicted_is_in_italics_and_names_its_path(page: Page) -> None:
     assert row["path"] == "direct"
     assert row["on"] == "*predicted: rtx-pro-6000-server*"
     assert "What is in italics was not measured" in page.text
-    assert "No own kernel of the experts was timed" in page.text
+    assert "no own kernel of the experts was timed" in page.text
 
 
 def test_a_time_below_the_cold_floor_is_said_to_be_warm(page: Page) -> None:

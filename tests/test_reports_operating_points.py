@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ingest.serving_records import plain_given
 from reports._collected import collect
 from reports._drawn import Folder
 from reports._operating_points import OperatingPoint, points
@@ -210,3 +211,80 @@ def test_the_map_is_drawn_where_there_is_something_to_see(tmp_path: Path) -> Non
     empty.mkdir()
     assert MAP not in section(bare, Folder(path=empty))
     assert not (empty / MAP).exists()
+
+
+def of_model(model: str, file: str, *, requests: int, plain_s: float | None) -> list[Measurement]:
+    """A cycle of 27 ms that yields 2.6, and a plain step, of one model's log."""
+    both = [steps(0.027, accepted=2.6, requests=requests, file=file)]
+    both += [] if plain_s is None else [steps(plain_s, requests=requests, file=f"plain_{file}")]
+    return [
+        msgspec.structs.replace(one, method={"model": model}, command="python -m ingest *")
+        for one in both
+    ]
+
+
+def test_logs_of_several_systems_that_one_command_read_are_not_put_together(
+    tmp_path: Path,
+) -> None:
+    kimi = of_model("kimi-k2.5", "a.log", requests=1, plain_s=None)
+    glm = of_model("glm-5.1", "b.log", requests=1, plain_s=0.012)
+    one, other = found(tmp_path, [HERE, *kimi, *glm])
+    assert (one.system, one.plain_file) == ("glm-5.1, sglang", "plain_b.log")
+    assert (other.system, other.plain) == ("kimi-k2.5, sglang", None)
+    method = {"model": "kimi-k2.5", "same_system": True}
+    same = [msgspec.structs.replace(one, method=method) for one in kimi]
+    assert [one.plain_file for one in found(tmp_path / "same", [HERE, *same, *glm])] == [
+        "plain_b.log",
+        "plain_b.log",
+    ]
+
+
+def test_a_plain_step_of_the_command_line_is_of_all_loads_and_of_one_system(
+    tmp_path: Path,
+) -> None:
+    given = plain_given(0.012, HERE)
+    command = "python -m ingest *"
+    given = msgspec.structs.replace(given, command=command)
+    eight = of_model("kimi-k2.5", "a.log", requests=8, plain_s=0.030)
+    (one,) = found(tmp_path, [HERE, *eight, given])
+    assert one.break_even == pytest.approx(0.027 / 0.012)
+    glm = of_model("glm-5.1", "b.log", requests=1, plain_s=None)
+    lines: list[Record] = [HERE, *eight, *glm, given]
+    assert [one.plain_file for one in found(tmp_path / "two", lines)] == [None, "plain_a.log"]
+
+
+def test_a_map_is_of_one_system(tmp_path: Path) -> None:
+    kimi = of_model("kimi-k2.5", "a.log", requests=1, plain_s=0.020)
+    glm = of_model("glm-5.1", "b.log", requests=1, plain_s=0.012)
+    bare = of_model("qwen3-8b", "c.log", requests=1, plain_s=None)
+    path = write(tmp_path / "records.jsonl", [HERE, *kimi, *glm, *bare])
+    text = section(collect([path]), Folder(path=tmp_path))
+    assert "with break-even lines](speculation.png)" in text
+    assert "cycle of kimi-k2.5, sglang, with break-even lines](speculation-2.png)" in text
+    assert "speculation-3" not in text
+    assert "of the others in the table no plain step is known" in text
+    assert (tmp_path / "speculation-2.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_verdict_says_where_speculation_pays_on_the_system_most_is_known_of(
+    tmp_path: Path,
+) -> None:
+    """27 / 12 = 2.25, of which 2.6 is 1.16; 27 / 9 = 3.00, of which it is 0.87."""
+    lines = [
+        *of_model("kimi-k2.5", "a.log", requests=1, plain_s=0.012),
+        *of_model("kimi-k2.5", "a.log", requests=8, plain_s=0.009),
+        *of_model("glm-5.1", "b.log", requests=1, plain_s=None),
+    ]
+    page = Page(tmp_path).of([HERE, *lines])
+    assert (
+        "On kimi-k2.5, sglang acceptance must exceed 2.25 to 3.00 to pay; speculation pays at 1 of "
+        "2 operating points, at best 1.16 x and at worst 0.87 x plain decoding." in page.text
+    )
+
+
+def test_the_acceptance_that_a_table_states_stands_before_that_of_its_runs(
+    tmp_path: Path,
+) -> None:
+    text = FOUNDING + "Accept length: 1.83 tok/cyc\n"
+    (one,) = found(tmp_path, [HERE, *logged(text, "verify.log")])
+    assert (one.accepted, one.is_implied) == (1.83, False)

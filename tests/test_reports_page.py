@@ -235,8 +235,8 @@ def test_a_plot_has_the_numbers_of_the_table(
     measured, somebody = drawn["sweep-all-reduce.png"]
     assert isinstance(measured, _plots.Line)
     assert isinstance(somebody, _plots.Line)
-    assert (measured.label, measured.hollow) == ("gloo, CPU, measured, on B", False)
-    assert (somebody.label, somebody.hollow) == ("nccl, imported from log.txt", True)
+    assert (measured.label, measured.source) == ("gloo, CPU, measured, on B", "measured")
+    assert (somebody.label, somebody.source) == ("nccl, imported from log.txt", "imported")
     assert list(measured.x) == [8192, 16384, 32768, 57344, *(2**n for n in range(16, 21))]
     assert measured.y[3] == pytest.approx(1000 * US)
     triton = drawn["time-tree-attention.png"][0]

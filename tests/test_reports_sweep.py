@@ -263,8 +263,8 @@ def test_the_plots_are_those_that_the_page_shows(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "report"
     shown = re.findall(r"\]\((.*\.png)\)", (folder / "report.md").read_text())
     assert shown == [
+        "budget.png",
         "combinations-all-reduce-bfloat16-8.png",
         "combinations-all-reduce-bfloat16-8-modes.png",
-        "budget.png",
     ]
     assert {one.name for one in folder.glob("*.png")} == set(shown)

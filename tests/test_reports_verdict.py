@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from suites.bench import verdict_of
+from reports._first_words import first_words
 from tests.report_page import Page
 from tests.report_sample import CPU, GPU, US, collective, kernel, predicted
-from verifyscope.records import Finding, Measurement, Record
+from verifyscope.records import Finding, Measurement, Origin, Record
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def page(tmp_path: Path) -> Page:
 
 def verdict(page: Page, lines: list[Record]) -> str:
     page.of([GPU, CPU, *lines])
-    return verdict_of(page.folder / "out" / "report.md")
+    return first_words((page.folder / "out" / "report.md").read_text(encoding="utf-8"))[0]
 
 
 def forward(launch: str, median_us: float, **changes: object) -> Measurement:
@@ -81,9 +81,17 @@ def test_imported_verifies_of_several_systems_are_not_put_together(page: Page) -
     )
     said = verdict(page, [theirs("verify", 400_000.0, "a"), theirs("cycle", 27_400.0, "b")])
     assert (
-        "2 imported times of verifies, of different systems or loads, go from 27.4 ms to 400 ms"
+        "2 imported times of verifies, of one system by their files, go from 27.4 ms to 400 ms"
         in said
     )
+    named: list[Record] = [
+        msgspec.structs.replace(one, method={"model": model}, origin=Origin(model))
+        for one, model in (
+            (theirs("verify", 400_000.0, "a"), "deepseek-r1"),
+            (theirs("cycle", 27_400.0, "b"), "glm-5.1"),
+        )
+    ]
+    assert "2 imported times of verifies, of 2 systems, go from 27.4 ms" in verdict(page, named)
 
 
 def test_all_reduces_of_a_measured_sweep_are_times_their_calls(page: Page) -> None:
@@ -146,11 +154,16 @@ def test_one_finding_on_the_break_even_is_the_third_sentence_and_two_are_counted
         " Speculation loses *here*."
     )
     said = verdict(page, [finding("speculation loses"), finding("speculation pays")])
-    assert "(2 findings on it, of different systems)" in said
+    assert "(2 findings on it)" in said
 
 
-def test_a_folder_without_a_report_has_no_verdict(tmp_path: Path) -> None:
-    assert verdict_of(tmp_path / "report.md") == ""
+def test_the_first_words_are_the_verdict_and_what_is_in_bold_behind_it() -> None:
+    page = (
+        "# A report\n\n**Verdict.** A *verify*\ntakes `x`.\n\n"
+        "**Worth most**: a\\_b.\n\nRows.\n\n**Bold**"
+    )
+    assert first_words(page) == ["Verdict. A verify takes x.", "Worth most: a_b."]
+    assert first_words("# No report of ours\n\nVerdict. None.\n") == []
 
 
 def lever(name: str, number: int, alone_s: float, tokens_per_s: float) -> Measurement:

@@ -19,7 +19,7 @@ from collectives._sweep.backend import NCCL
 from collectives._sweep.combination import Combination
 from collectives._sweep.job import Job, Task, Timing
 from collectives._sweep.messages import Checked, Timed
-from collectives.all_reduce import ALL_REDUCE
+from collectives.operations.all_reduce import ALL_REDUCE
 from tests.sweep_jobs import EAGER, IN_A_ROW, a_job, some_points
 
 

@@ -59,14 +59,14 @@ def test_every_value_is_right_in_both_directions(server: ForkServer, name: str) 
     found = [known for known in launch.results(server, job) if isinstance(known, Result)]
     assert {known.point for known in found} == {task.point for task in job.tasks}
     in_place = {known.point.in_place for known in found}
-    assert in_place == ({False} if name == "all_to_all" else {False, True})
+    assert in_place == ({False} if OPERATIONS[name].in_place is None else {False, True})
     checked = [known for known in found if known.wrong is not None]
     assert {known.wrong for known in checked} == {0}
     assert {known.timing for known in checked} == {EAGER, IN_A_ROW}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("name", NAMES[1:])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "all_reduce"])
 def test_a_probe_of_other_dtypes_is_right(server: ForkServer, name: str, dtype: str) -> None:
     job = job_of(name, ranks=2, dtype=dtype, purpose="probe")
     found = [known for known in launch.results(server, job) if isinstance(known, Probed)]
@@ -90,8 +90,11 @@ def naive(name: str, inputs: torch.Tensor, rank: int) -> torch.Tensor:
         return inputs.flatten()
     if name == "all_to_all":
         return inputs.view(ranks, ranks, -1)[:, rank].flatten()
-    total = inputs.sum(0)
-    return total if name == "all_reduce" else total.view(ranks, -1)[rank]
+    if name == "all_reduce":
+        return inputs.sum(0)
+    if name == "reduce_scatter":
+        return inputs.sum(0).view(ranks, -1)[rank]
+    raise NotImplementedError(f"say here, by the definition, what a rank gets of {name}")
 
 
 @given(
@@ -155,8 +158,8 @@ def test_sums_over_sums_in_place_are_not_called_right_and_gathered_parts_are(
 ) -> None:
     monkeypatch.setitem(calls.POOL_BYTES, "cpu", 1)
     checkable = {}
-    for name, op in OPERATIONS.items():
-        job = job_of(name, ranks=2)
+    for name in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all"):
+        op, job = OPERATIONS[name], job_of(name, ranks=2)
         drawn = data.draw(job, torch.device("cpu"))
         seat = calls.Seat(job=job, rank=0, device=torch.device("cpu"), data=drawn, run=op.run)
         for task in job.tasks[:2]:

@@ -15,7 +15,7 @@ from collectives._sweep.screen import Screen
 from collectives._sweep.spec import Spec
 from collectives._sweep.state import State
 from collectives._sweep.table import Table
-from collectives.all_reduce import ALL_REDUCE
+from collectives.operations.all_reduce import ALL_REDUCE
 from tests.sweep_jobs import a_spec, a_state, probed, some_points, timed
 from verifyscope import runs
 from verifyscope.records import Finding, Measurement, Reader

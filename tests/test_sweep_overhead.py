@@ -2,8 +2,8 @@
 
 import pytest
 
-from suites import sweep_overhead
-from suites.sweep_overhead import Loop, judged
+from collectives import sweep_overhead
+from collectives.sweep_overhead import Loop, judged
 
 
 def test_a_ratio_within_what_two_equal_loops_differ_by_is_inside() -> None:

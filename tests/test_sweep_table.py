@@ -18,7 +18,7 @@ from collectives._sweep.messages import Gpus
 from collectives._sweep.spec import Spec
 from collectives._sweep.state import Row, State
 from collectives._sweep.table import Table as SweepTable
-from collectives.all_reduce import ALL_REDUCE
+from collectives.operations.all_reduce import ALL_REDUCE
 from ingest import nccl_tests
 from ingest.log import numbered_lines
 from ingest.nccl_tests import Table
@@ -243,7 +243,7 @@ def sweep_refuses(*arguments: str) -> int:
         (["--min-bytes", "5", "--max-bytes", "7"], "no power of two lies between"),
         (["--min-bytes", "1"], "--min-bytes 1 holds no element of bfloat16; give 2 or more"),
         (["--max-bytes", "8T"], "8 processes need 317 TB for the largest size"),
-        (["--tokens", "4"], "--tokens needs --model"),
+        (["--tokens", "4"], "--rows needs --model"),
         (["--model", "kimi-k2.5", "--tokens", "0"], "'0' is not a whole number above zero"),
         (["--model", "kimi-k2.5", "--tokens", "1,,2"], "'' is not a whole number"),
         (["--depth", "1"], "--depth 1 is out of range; give 2 to 10000"),
@@ -264,8 +264,8 @@ def sweep_refuses(*arguments: str) -> int:
         (["--gpu-order", "0,0"], "--gpu-order 0,0 names a device twice"),
         (["--gpu-order", "a"], "--gpu-order a is no list of device numbers"),
         (["--bind", "core"], "unknown --bind 'core'; known: numa, none"),
-        (["--launch", "fast=1"], "unknown launch option 'fast'; known: mode, graph-mixing,"),
-        (["--launch", "graph-mixing=2"], "graph-mixing takes 0 or 1"),
+        (["--launch-option", "fast=1"], "unknown launch option 'fast'; known: mode, graph-mixing,"),
+        (["--launch-option", "graph-mixing=2"], "graph-mixing takes 0 or 1"),
         (["--resume", "nowhere"], "--resume nowhere: no nowhere.journal there; give the folder"),
         (["--gpus", "0"], "--gpus 0 is out of range; give 1 to 256"),
         (["--ranks", "-3"], "--gpus -3 is out of range"),

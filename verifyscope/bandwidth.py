@@ -1,10 +1,10 @@
 """algorithm bandwidth = bytes / seconds; bus bandwidth = algorithm bandwidth x bus factor.
 
 With n ranks the factor is 2 (n - 1) / n for an all-reduce, (n - 1) / n for a reduce-scatter, an
-all-gather and an all-to-all, and 1 for a broadcast, a reduce and a send. The size is the buffer of
-one rank for an all-reduce and the whole buffer for what gathers or scatters. With one rank nothing
-is sent: the factor of the first two kinds is 0. Bandwidths are bytes a second.
-Source: nccl-tests, doc/PERFORMANCE.md.
+all-gather, an all-to-all, a gather and a scatter, and 1 for a broadcast, a reduce and a send. The
+size is the buffer of one rank for an all-reduce and the whole buffer for what gathers or scatters.
+With one rank nothing is sent: the factor of the first two kinds is 0. Bandwidths are bytes a
+second. Source: nccl-tests, doc/PERFORMANCE.md, and src/gather.cu and scatter.cu there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +33,8 @@ _FACTORS: Mapping[str, _Factor] = MappingProxyType(
         "reduce_scatter": _once,
         "all_gather": _once,
         "all_to_all": _once,
+        "gather": _once,
+        "scatter": _once,
         "broadcast": _one,
         "reduce": _one,
         "send_recv": _one,
@@ -41,7 +43,10 @@ _FACTORS: Mapping[str, _Factor] = MappingProxyType(
 
 
 def bus_factor(op: str, ranks: int) -> float | None:
-    """Return the factor of the collective `op`, or None where no formula is known."""
+    """Return the factor of the collective `op`, or None where no formula is known.
+
+    `ValueError` for fewer than 1 rank.
+    """
     if ranks < 1:
         raise ValueError(f"a collective has at least 1 rank, got {ranks}")
     factor = _FACTORS.get(op)
@@ -49,7 +54,7 @@ def bus_factor(op: str, ranks: int) -> float | None:
 
 
 def algorithm_bandwidth(size_bytes: float, seconds: float) -> float:
-    """Return bytes a second."""
+    """Return bytes a second; `ValueError` for a duration that is not above zero."""
     if seconds <= 0:
         raise ValueError(f"a duration is above zero, got {seconds} s")
     return size_bytes / seconds

@@ -12,6 +12,7 @@ session of its own: Ctrl-C reaches this process alone, which ends the child and 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 _ROOT = Path(__file__).resolve().parent.parent
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class Lost(Exception):
@@ -98,14 +100,20 @@ class Child:
         finally:
             if self.process.returncode != 0:
                 for group in (self.process.pid, *groups):
-                    kill_group(group)
+                    signal_group(group, signal.SIGKILL)
                 self.process.wait()
 
 
-def kill_group(group: int) -> None:
-    """Kill all processes of a group, if there are any."""
+def signal_group(group: int, number: int) -> None:
+    """Send a signal to all processes of a group, if there are any."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
+        os.killpg(group, number)
+
+
+def die_with_parent() -> None:
+    """Have this process killed when the one that started it is: it may have no time to say so."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def ending(code: int | None) -> str:

@@ -53,6 +53,7 @@ class DeviceClock:
         """Return a target whose n-th call advances this clock by the n-th sample.
 
         by: what took the samples, a `ClockName` as a rule; it becomes the name of this clock.
+        A call beyond the last sample is a `RuntimeError`.
         """
         self.__name__ = by
         remaining: Iterator[float] = iter(samples)
@@ -84,7 +85,7 @@ class HostTimer:
         return cls(call, calls=calls_for(min(once.sample() for _ in range(3))))
 
     def sample(self) -> float:
-        """Time one batch."""
+        """Time one batch: seconds a call."""
         call, enabled = self._call, gc.isenabled()
         gc.disable()
         try:

@@ -152,7 +152,8 @@ def trees(
 def likeliest(chances: Sequence[float], *, deepest: int) -> Iterator[tuple[float, int]]:
     """Yield chance and depth (from 1) of the nodes of a tree, the likeliest first.
 
-    chances: of each candidate of a place to be right, at most 1 together, in any order.
+    chances: of each candidate of a place to be right, at most 1 together, in any order; else it is
+    a `ValueError`.
     """
     if not chances or any(not 0 <= chance <= 1 for chance in chances) or sum(chances) > 1 + 1e-9:
         raise ValueError(f"chances of candidates are 0 to 1 and at most 1 together, got {chances}")

@@ -58,7 +58,10 @@ class Plan:
 
 
 def plan(cuda: int | None, extra: str | None = None) -> Plan:
-    """Choose the extra for a driver's CUDA: 13000 is CUDA 13.0, None is no GPU."""
+    """Choose the extra for a driver's CUDA: 13000 is CUDA 13.0, None is no GPU.
+
+    extra: the one that EXTRA names; `UsageError` if there is none of that name.
+    """
     if extra:
         if extra not in EXTRAS:
             raise UsageError(f"unknown EXTRA {extra!r}; known: {', '.join(EXTRAS)}")
@@ -74,7 +77,8 @@ def plan(cuda: int | None, extra: str | None = None) -> Plan:
 def set_up(extra: str | None, torch_index: str | None, *, this_python: bool = False) -> None:
     """Bring .venv to what pyproject.toml asks for; nothing happens if it is there already.
 
-    this_python: make .venv anew where it is of another Python than the running one.
+    this_python: make .venv anew where it is of another Python than the running one. `Failure`
+    on another system than Linux, and where an installation breaks.
     """
     if platform.system() != "Linux":
         raise Failure(

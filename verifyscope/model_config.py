@@ -131,7 +131,10 @@ class _Text:
 
 
 def read(config: Path | Mapping[str, object]) -> models.Model:
-    """Return the model of a config.json, of the folder that holds it, or of its content."""
+    """Return the model of a config.json, of the folder that holds it, or of its content.
+
+    `UsageError` for a model_type that is not known here, and for what cannot be read.
+    """
     text = _text(config)
     outer = _decoded(text, _Outer)
     family = outer.model_type

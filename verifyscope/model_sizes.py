@@ -36,7 +36,7 @@ class Sizes:
 
 
 def attention_elements(model: Model) -> float:
-    """Return the weights of one layer's attention."""
+    """Return the number of weights of one layer's attention."""
     hidden, heads, kind = model.hidden, model.heads, model.attention
     if not isinstance(kind, Mla):
         width = kind.head_dim

@@ -170,7 +170,10 @@ class Model:
 
 
 def find_model(name: str) -> Model:
-    """Return the table's model `name`, or read the config.json (or its folder) at that path."""
+    """Return the table's model `name`, or read the config.json (or its folder) at that path.
+
+    `UsageError` that lists the known ones if it is neither.
+    """
     if name.strip().lower() in TABLE:
         return TABLE[name.strip().lower()]
     if _exists(name):
@@ -318,9 +321,12 @@ _LLAMA_70B = Model(
     ),
     rms_eps=1e-5,
 )
-TABLE: Mapping[str, Model] = MappingProxyType(
-    {
-        model.name: model
-        for model in (_KIMI_K2, _KIMI_K25, _DEEPSEEK_V3, _QWEN3_235B, _QWEN3_30B, _LLAMA_70B)
-    }
+_ENTRIES = (
+    _KIMI_K2,
+    _KIMI_K25,
+    _DEEPSEEK_V3,
+    _QWEN3_235B,
+    _QWEN3_30B,
+    _LLAMA_70B,
 )
+TABLE: Mapping[str, Model] = MappingProxyType({model.name: model for model in _ENTRIES})

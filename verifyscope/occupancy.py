@@ -77,7 +77,7 @@ def most_registers(*, warps: int, blocks: int) -> int:
 
 
 def waves(*, grid_blocks: int, blocks: int, multiprocessors: int) -> float | None:
-    """Return how often a grid fills the GPU; None for a kernel that cannot be launched."""
+    """Return how many times a grid fills the GPU; None for a kernel that cannot be launched."""
     return grid_blocks / (blocks * multiprocessors) if blocks else None
 
 

@@ -20,3 +20,7 @@ FIRST_LAUNCH = "graph_first_launch"
 FIT = "forward_fit"  # base and slope over rows or context, of several passes
 
 ATTENTION_OUTSIDE, COLLECTIVES_OUTSIDE = "attention", "collectives"  # dims["outside"], piecewise
+
+# What an all-reduce of four rows took others between eight PCIe GPUs (verifyscope/published.csv);
+# one GPU has nobody to reduce with, and its passes wait as long.
+PUBLIC_ALL_REDUCE_US = "33"

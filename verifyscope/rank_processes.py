@@ -8,7 +8,6 @@ count up in `counters` as they come further.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import time
@@ -17,14 +16,13 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkContext, ForkProcess
 from pathlib import Path
 
-from verifyscope.child import kill_group
+from verifyscope.child import die_with_parent, signal_group
 from verifyscope.privacy import redacted_words
 
 # When a rank is lost its peers notice at once and fail too: who was first is known after this.
 _GRACE_S = 1.0
 _LEAVE_S = 5.0
 _LONGEST_LINE = 300
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class RankProcesses:
@@ -56,7 +54,7 @@ class RankProcesses:
             os.setpgid(process.pid or 0, self.group)
 
     def _run(self, work: Callable[[Connection], object], pipe: Connection) -> None:
-        _die_with_parent()
+        die_with_parent()
         with contextlib.suppress(OSError):
             os.setpgid(0, self.group)
         # Only the process that forks may hold this end: who asked sees at once when it is gone.
@@ -121,7 +119,7 @@ class RankProcesses:
     def end(self) -> None:
         """Kill what still lives: a rank in a kernel or stopped answers no other signal."""
         if self._processes:
-            kill_group(self.group)
+            signal_group(self.group, signal.SIGKILL)
         end(list(self._processes.values()))
 
 
@@ -152,12 +150,6 @@ def variables_of_ranks(*, several: bool = False) -> Mapping[str, str]:
     if not several and Path("/sys/class/net/lo").exists():
         found["GLOO_SOCKET_IFNAME"] = "lo"
     return {name: os.environ.get(name, value) for name, value in found.items()}
-
-
-def _die_with_parent() -> None:
-    """Be killed when the process that forked this one is."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def _state(pid: int | None) -> str | None:

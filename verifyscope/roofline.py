@@ -103,7 +103,10 @@ def roof(
     node_s: float | None = None,
     reachable_share: float = REACHABLE_SHARE,
 ) -> Roof:
-    """Return the roof of `cost` at these rates, computed by `nodes` launches."""
+    """Return the roof of `cost` at these rates, computed by `nodes` launches.
+
+    `ValueError` for a rate that is not above zero.
+    """
     if bytes_per_s <= 0 or (flops_per_s is not None and flops_per_s <= 0):
         raise ValueError(
             f"rates must be above zero, got {bytes_per_s} B/s and {flops_per_s} flop/s"

@@ -133,7 +133,8 @@ class Run:
 def start(records: Path | None, name: str) -> Run:
     """Begin a run. Without `records`, in a new folder `runs/<time>-<name>` with environment.json.
 
-    records: the file that `--records` names; its folder is made; an existing file is added to.
+    records: the file that `--records` names; its folder is made; an existing file is added to;
+    `UsageError` for a folder, and for the name of the raw samples.
     """
     here = environment.current()
     if records is not None:

@@ -52,7 +52,7 @@ def break_even_accepted(cycle_s: float, *, plain_token_s: float) -> float:
 
 
 def break_even_accepted_by_verify(verify_s: float, *, plain_token_s: float) -> float:
-    """Return verify / plain: what break-even would be if drafting and the host were free.
+    """Return the tokens a cycle of break-even if drafting and the host were free: verify / plain.
 
     The lower bound that a faster drafter can reach; never above `break_even_accepted`.
     """

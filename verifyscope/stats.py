@@ -82,7 +82,11 @@ def summarise(samples: Sequence[float]) -> Summary:
 
 
 def spread_of_median(samples: Sequence[float]) -> float:
-    """Return the deviation of the logarithm of the median, by resampling; samples above zero."""
+    """Return the deviation of the logarithm of the median, by resampling.
+
+    It is a number without a unit, about the ratio of deviation and median. `ValueError` for samples
+    that are not above zero.
+    """
     values = _checked(samples)
     if values.min() <= 0:
         raise ValueError("times to compare must be above zero")
@@ -96,7 +100,7 @@ def compare(
 
     The interval of the ratio of medians comes from resampling both sets. All of it below
     1 - `same_within`: faster; above 1 + `same_within`: slower; all inside that band: same; anything
-    else, or fewer than 3 samples on a side: unsure.
+    else, or fewer than 3 samples on a side: unsure. `ValueError` for samples not above zero.
     """
     a, b = _checked(new), _checked(old)
     if min(a.min(), b.min()) <= 0:
@@ -121,10 +125,11 @@ def student_t(degrees: int) -> float:
 
 
 def difference_of_means(new: Sequence[float], old: Sequence[float]) -> Difference:
-    """Return mean old - mean new with its 95 % interval by Welch (1947), at least 2 on each side.
+    """Return mean old - mean new with its 95 % interval by Welch (1947).
 
     The variances need not be equal; degrees of freedom are rounded down, so that few samples give a
     wide interval. Samples without any spread give an interval without a width.
+    `ValueError` for fewer than 2 samples on a side.
     """
     a, b = _checked(new), _checked(old)
     if min(len(a), len(b)) < 2:

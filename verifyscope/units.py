@@ -35,7 +35,10 @@ def parse_count(text: str) -> int:
 
 
 def parse_rate(text: str) -> float:
-    """Return the bytes a second that "1.50T", "864G" or "1.5TB/s" names, in powers of 1000."""
+    """Return the bytes a second that "1.50T", "864G" or "1.5TB/s" names, in powers of 1000.
+
+    `UsageError` for anything else, and below 1M.
+    """
     value = _value(text, _RATE, 1000)
     if value is None or value < _SLOWEST_RATE:
         raise UsageError(

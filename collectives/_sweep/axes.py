@@ -168,6 +168,6 @@ def _launch(text: str) -> tuple[tuple[str, str], ...]:
         right = value.lower() in allowed if allowed is not None else value.isdigit()
         if not equals or not right:
             what = " or ".join(allowed) if allowed is not None else "a whole number"
-            raise UsageError(f"--launch {entry.strip()!r}: {name} takes {what}")
+            raise UsageError(f"--launch-option {entry.strip()!r}: {name} takes {what}")
         found[name] = value.upper() if name == "mode" else value
     return tuple(found.items())

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from verifyscope.parts import PARTS
+
 if TYPE_CHECKING:
     import torch
 
@@ -44,6 +46,11 @@ class Collective:
     out_of_place: str | None = None
     expected: Callable[["torch.Tensor", int, int], "torch.Tensor"]
     run: Callable[["torch.Tensor", "torch.Tensor"], None]
+
+    @property
+    def part(self) -> str:
+        """Return the part of a pass that its records are of (verifyscope/parts.py)."""
+        return self.name if self.name in PARTS else "other_collective"
 
     def counted(self, elements: int, ranks: int) -> int:
         """Return what nccl-tests has in its column `count`: the elements of one rank's part."""

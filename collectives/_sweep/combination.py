@@ -8,7 +8,7 @@ The records of a sweep (`Measurement`), one for each combination, point, launch 
 
     id              a digest of run and row: the same when the run is resumed, so that of two lines
                     with one id the later one counts; raw samples stand under it in samples.jsonl
-    op, part        "all_reduce", "reduce_scatter", "all_gather", "all_to_all"
+    op              "all_reduce", ...; part is the same word where verifyscope/parts.py has it
     implementation  `label` of the combination: "nccl" is NCCL's own choice, "nccl ring/ll",
                     "nccl ring/ll channels=4 graph=x.xml"; with gloo "gloo ..."; what reduces in
                     another way has its own name, such as "symm_mem_one_shot" (_others)

@@ -20,7 +20,7 @@ from collectives._sweep.combination import (
     NOT_LL128,
     Combination,
 )
-from ingest.nccl_names import UnknownToken, allowed
+from ingest.nccl_names import FUNCTIONS, UnknownToken, allowed
 from verifyscope.errors import UsageError
 
 MOST_COMBINATIONS = 200
@@ -83,7 +83,7 @@ def combinations(asked: Asked) -> tuple[Combination, ...]:
 
 def _all(asked: Asked) -> Iterator[Combination]:
     yield Combination(backend=asked.backend.name, reason=_BASELINE)
-    chooses = asked.backend.chooses and asked.op != "all_to_all"
+    chooses = asked.backend.chooses and asked.op in FUNCTIONS
     own = tuple(
         (name, asked.environment[name]) for name in CHOICE_VARIABLES if name in asked.environment
     )
@@ -189,8 +189,8 @@ def _why_not(asked: Asked, known: Combination) -> str | None:
     chosen = known.algorithm is not None or known.protocol is not None
     if asked.ranks == 1 and chosen:
         return "one rank has nobody to talk to: NCCL chooses nothing"
-    if asked.op == "all_to_all" and chosen:
-        return "an all-to-all is sends and receives: NCCL has no algorithm to choose for it"
+    if asked.op not in FUNCTIONS and chosen:
+        return f"{asked.op} is sends and receives: NCCL has no algorithm to choose for it"
     return None if known.algorithm is None else _lacks(asked, known.algorithm, known.protocol)
 
 

@@ -61,7 +61,7 @@ def points(
     """
     ranged = min_bytes is not None or max_bytes is not None
     if tokens is not None and model is None:
-        raise UsageError("--tokens needs --model, whose hidden size makes bytes of them")
+        raise UsageError("--rows needs --model, whose hidden size makes bytes of them")
     if model is None and not ranged:
         model, ranged = DEFAULT_MODEL, True
     by_size: dict[int, tuple[int | None, str | None]] = {}

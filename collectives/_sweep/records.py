@@ -45,7 +45,7 @@ class Recorder:
         return Measurement(
             id=self._id(row.combination, case(self.spec, row.point), row.timing.name),
             source="measured",
-            part=self.collective.name,
+            part=self.collective.part,
             op=self.collective.name,
             implementation=row.combination.label,
             kind="baseline-direct",
@@ -77,7 +77,7 @@ class Recorder:
         return Measurement(
             id=self._id(combination, EVERY_SIZE, ""),
             source="measured",
-            part=self.collective.name,
+            part=self.collective.part,
             op=self.collective.name,
             implementation=combination.label,
             kind="baseline-direct",

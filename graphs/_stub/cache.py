@@ -16,8 +16,9 @@ import torch
 
 from graphs._stub.asked import Case
 from graphs._stub.linear import normal
-from kernels import _trees
-from kernels.attention import _paged
+from kernels import attention
+from kernels.drafts import depths, mask_words
+from kernels.drafts import tree as tree_named
 from verifyscope.models import Gqa, Mla
 
 
@@ -27,18 +28,18 @@ class Drafts:
 
     lengths: tuple[int, ...]
     parents: tuple[tuple[int, ...], ...]
-    layout: _paged.Layout
+    layout: attention.Layout
 
     @property
     def words(self) -> list[list[int]]:
         """Return the unsigned mask words of each request."""
-        return [_trees.mask_words(tree) for tree in self.parents]
+        return [mask_words(tree) for tree in self.parents]
 
 
 def drafts(case: Case) -> Drafts:
     """Return the step that is measured: every request with `context` tokens, and the tree."""
     lengths = [case.context] * case.requests
-    tree = tuple(_trees.tree(case.tree, case.rows))
+    tree = tuple(tree_named(case.tree, case.rows))
     return Drafts(
         lengths=tuple(lengths), parents=(tree,) * case.requests, layout=_lay_out(case, lengths)
     )
@@ -52,7 +53,7 @@ def others(case: Case) -> list[tuple[str, Drafts]]:
     given = drafts(case)
     shorter = [case.context * (n + 1) // (case.requests + 2) for n in range(case.requests)]
     name = "chain" if case.tree == "star" else "star"
-    tree = tuple(_trees.tree(name, case.rows))
+    tree = tuple(tree_named(name, case.rows))
     found = [
         ("lengths", Drafts(lengths=tuple(shorter), parents=given.parents, layout=given.layout)),
         ("page table", Drafts(lengths=given.lengths, parents=given.parents, layout=_turned(given))),
@@ -64,16 +65,16 @@ def others(case: Case) -> list[tuple[str, Drafts]]:
     return found
 
 
-def _lay_out(case: Case, lengths: Sequence[int]) -> _paged.Layout:
-    return _paged.lay_out(lengths=lengths, tokens=case.rows, page_size=case.page_size)
+def _lay_out(case: Case, lengths: Sequence[int]) -> attention.Layout:
+    return attention.lay_out(lengths=lengths, tokens=case.rows, page_size=case.page_size)
 
 
-def _turned(given: Drafts) -> _paged.Layout:
+def _turned(given: Drafts) -> attention.Layout:
     """Return the same pages for the requests in the opposite order, each list turned round."""
     table = given.layout.table.clone()
     used = (table >= 0) & (table < given.layout.pages)
     table[used] = table[used].flip(0)
-    return _paged.Layout(table=table, pages=given.layout.pages, dead=())
+    return attention.Layout(table=table, pages=given.layout.pages, dead=())
 
 
 class Metadata:
@@ -96,8 +97,8 @@ class Metadata:
         """Write lengths, trees and pages of a step, as the scheduler of an engine does."""
         self.page_table.copy_(given.layout.table)
         self.prefix_lens.copy_(torch.tensor(given.lengths, dtype=torch.int32))
-        self.mask_words.copy_(_paged.signed_words(given.words))
-        self._depths.copy_(torch.tensor([_trees.depths(tree) for tree in given.parents]))
+        self.mask_words.copy_(attention.signed_words(given.words))
+        self._depths.copy_(torch.tensor([depths(tree) for tree in given.parents]))
 
     def step(self) -> None:
         """Work out the positions and the slots of the drafts from what `fill` wrote."""

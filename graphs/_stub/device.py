@@ -9,7 +9,7 @@ import torch
 from graphs import capture, class_times
 from graphs.capture import Recorder
 from ingest.trace import Trace
-from kernels._timing import CudaGpu, Stopwatch
+from kernels import CudaGpu, Stopwatch
 from verifyscope.conditions import Sampler
 from verifyscope.records import Value
 

@@ -12,7 +12,7 @@ from graphs._stub.chosen import Choice
 from graphs._stub.step import Bound, Flow, How, follows
 from kernels import Case as KernelCase
 from kernels import Inputs
-from kernels.layer._rope_tables import cos_sin_table
+from kernels.layer import cos_sin_table
 from verifyscope.models import Gqa, Mla, Model
 
 

@@ -12,7 +12,7 @@ from graphs._stub.drawing import Drawing, Layer
 from graphs._stub.step import Flow, Step, step
 from graphs.ops import Op
 from kernels import Case
-from kernels.moe import _formats
+from kernels.moe import FORMATS, FP8_BLOCK, INT4_GROUP, FormatName, drawn, why_not_sizes
 from verifyscope.errors import UsageError
 from verifyscope.models import Moe, WeightFormat
 from verifyscope.records import Value
@@ -21,14 +21,14 @@ EXPERTS = ("align", "experts_gate_up", "experts_activation", "experts_down")
 _BIAS_SPREAD = 0.1
 
 
-def format_name(given: WeightFormat) -> _formats.Name:
+def format_name(given: WeightFormat) -> FormatName:
     """Return the format as kernels/moe/_formats.py names it; `UsageError` if it has none."""
     if given.bits == 16:
         return "bf16"
-    block = _formats.FP8_BLOCK**2
+    block = FP8_BLOCK**2
     if given.arithmetic == "fp8" and given.elements_per_scale == block:
         return "fp8"
-    if given.bits == 4 and given.elements_per_scale == _formats.INT4_GROUP:
+    if given.bits == 4 and given.elements_per_scale == INT4_GROUP:
         return "int4"
     raise UsageError(
         f"routed experts of {given.name} are computed by no kernel here; give --quant bf16, fp8 "
@@ -76,7 +76,7 @@ def _routing(layer: Layer, op: Op) -> Step:
 def _experts(layer: Layer, op: Op) -> Step:
     drawing, moe, name = layer.drawing, _moe(layer.drawing), _format(layer.drawing)
     hidden, width = drawing.model.hidden, moe.intermediate // drawing.case.tp
-    if why := _formats.why_not_sizes(name, hidden=hidden, intermediate=width):
+    if why := why_not_sizes(name, hidden=hidden, intermediate=width):
         raise UsageError(f"{drawing.model.name} at --tp {drawing.case.tp}: {why}")
     dims: dict[str, Value] = {
         "rows": drawing.rows,
@@ -116,10 +116,10 @@ def _drawn(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw experts of the model's format whose results vary as their inputs do."""
     name = _format(layer.drawing)
-    weights, scales = _formats.drawn(
+    weights, scales = drawn(
         name, (experts, rows, columns), generator=layer.generator, device=layer.drawing.device
     )
-    (weights if name == "bf16" else scales).mul_(1 / (_formats.FORMATS[name].rms * columns**0.5))
+    (weights if name == "bf16" else scales).mul_(1 / (FORMATS[name].rms * columns**0.5))
     return weights, scales
 
 
@@ -141,7 +141,7 @@ def _moe(drawing: Drawing) -> Moe:
     return drawing.model.moe
 
 
-def _format(drawing: Drawing) -> _formats.Name:
+def _format(drawing: Drawing) -> FormatName:
     return format_name(drawing.model.formats.routed_experts)
 
 

@@ -17,8 +17,7 @@ from typing import Literal
 import torch
 
 from graphs.ops import Op
-from kernels import Implementation, Inputs, Outputs, Prepared
-from kernels._check import compare
+from kernels import Implementation, Inputs, Outputs, Prepared, compare
 from verifyscope.errors import UsageError
 
 Flow = dict[str, torch.Tensor]

@@ -14,7 +14,7 @@ from graphs._stub.ranks import Ranks
 from graphs._stub.step import Flow, Step
 from graphs.capture import RecordedNothing
 from graphs.stub import Pass
-from kernels._timing import Stopwatch
+from kernels import Stopwatch
 from verifyscope.stats import Summary, summarise
 
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 import torch
 
-Name = Literal["bf16", "fp8", "int4"]
+FormatName = Literal["bf16", "fp8", "int4"]
 FP8_BLOCK = 128
 INT4_GROUP = 32
 INT4_BIAS = 8
@@ -29,7 +29,7 @@ _INT4_RMS = 4.637  # of whole numbers uniform from -8 to 7
 class Format:
     """One format: what N and K must be multiples of, and why; the RMS of what `drawn` means."""
 
-    name: Name
+    name: FormatName
     dtype: torch.dtype
     scale_dtype: torch.dtype | None
     multiple: int

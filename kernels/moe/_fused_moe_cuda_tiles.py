@@ -24,11 +24,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from kernels._target import listed
-from kernels.moe._formats import Name
+from kernels.moe._formats import FormatName
 from kernels.moe._paths import Path
 from kernels.moe.fused_moe import Shape
 
-STEPS: Mapping[Name, int] = MappingProxyType({"bf16": 32, "fp8": 64, "int4": 128})  # k of a step
+STEPS: Mapping[FormatName, int] = MappingProxyType(
+    {"bf16": 32, "fp8": 64, "int4": 128}
+)  # k of a step
 TILE_ROWS = 16
 RUN = 4  # ranges of columns of a warp, sorted: what begins a block is paid for once in so many
 WARP = 32
@@ -76,7 +78,7 @@ class Product:
     """
 
     kernel: str
-    form: Name
+    form: FormatName
     depth: int
     tile: Tile
     warps: int
@@ -92,7 +94,7 @@ class Product:
     def ring_bytes(self) -> int:
         """Return what the ring of a warp takes: its stages, or in the end its sums."""
         of_int4 = TILE_ROWS * (8 if self.whole_steps else 16)
-        scale_bytes: dict[Name, int] = {"bf16": 0, "fp8": 16, "int4": of_int4}
+        scale_bytes: dict[FormatName, int] = {"bf16": 0, "fp8": 16, "int4": of_int4}
         stage = self.tile.tiles * (_TILE_BYTES + scale_bytes[self.form])
         return max(self.tile.stages * stage, 4 * self.tile.rows * self.tile.columns)
 
@@ -155,13 +157,13 @@ def tile_for(columns: int, *, capability: int) -> Tile:
     return next((tile for tile in table if tile.columns >= columns), table[-1])
 
 
-def plan_for(shape: Shape, form: Name, path: Path, *, capability: int, sms: int) -> Plan:
+def plan_for(shape: Shape, form: FormatName, path: Path, *, capability: int, sms: int) -> Plan:
     """Choose by the rule in this module's docstring."""
     choose = _direct if path == "direct" else _sorted
     return choose(shape, form, capability=capability, sms=sms)
 
 
-def _direct(shape: Shape, form: Name, *, capability: int, sms: int) -> Plan:
+def _direct(shape: Shape, form: FormatName, *, capability: int, sms: int) -> Plan:
     tile = tile_for(shape.tokens, capability=capability)
     slices = shape.intermediate // (tile.rows // 2)
     parts = min(_steps(form, shape.intermediate), max(1, tile.warps // shape.choices))
@@ -183,7 +185,7 @@ def _direct(shape: Shape, form: Name, *, capability: int, sms: int) -> Plan:
     )
 
 
-def _sorted(shape: Shape, form: Name, *, capability: int, sms: int) -> Plan:
+def _sorted(shape: Shape, form: FormatName, *, capability: int, sms: int) -> Plan:
     columns = 16 if shape.choices <= _FEW_A_BLOCK * shape.experts else 64
     tile = tile_for(columns, capability=capability)
     return Plan(
@@ -200,8 +202,8 @@ def _sorted(shape: Shape, form: Name, *, capability: int, sms: int) -> Plan:
     )
 
 
-def _gate_up(shape: Shape, form: Name, tile: Tile) -> Product:
-    deepest: Name = "bf16" if shape.shared else form
+def _gate_up(shape: Shape, form: FormatName, tile: Tile) -> Product:
+    deepest: FormatName = "bf16" if shape.shared else form
     return Product(
         kernel="gate_up",
         form=form,
@@ -212,7 +214,7 @@ def _gate_up(shape: Shape, form: Name, tile: Tile) -> Product:
     )
 
 
-def _steps(form: Name, depth: int) -> int:
+def _steps(form: FormatName, depth: int) -> int:
     return -(-depth // STEPS[form])
 
 

@@ -30,7 +30,7 @@ from kernels._target import capability
 from kernels.moe._align_cupy import align
 from kernels.moe._align_layout import MOST_TOP_K, empty_outputs
 from kernels.moe._down_cuda import COMBINE, DOWN_DIRECT, DOWN_SORTED
-from kernels.moe._formats import Name
+from kernels.moe._formats import FormatName
 from kernels.moe._fused_moe_cuda_tiles import RUN, WARP, Plan, Product, plan_for
 from kernels.moe._gate_up_cuda import GATE_UP
 from kernels.moe._paths import MOST_DIRECT_TOKENS, Path, path_for, why_not
@@ -47,7 +47,7 @@ def kernel_of(product: Product, path: Path) -> RawKernel:
     """Return the kernel of a product; it is compiled when it is called."""
     tile, gate_up = product.tile, product.kernel == "gate_up"
     # int4 wants the k of tokens in another order, in which gate_up leaves them for down.
-    routed: dict[Name, str] = {
+    routed: dict[FormatName, str] = {
         "bf16": "Bf16",
         "fp8": "Fp8",
         "int4": f"Int4<{_word(not gate_up)}>",

@@ -11,8 +11,8 @@ The accept length counts the bonus token: 1 is a drafter whose every guess is re
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from reports._calculator.lines import Known
 from verifyscope import speculation
@@ -25,7 +25,10 @@ _MOST_ROWS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """The options as they were typed: milliseconds, None where one was not given."""
+    """The options as they were typed: milliseconds, None where one was not given.
+
+    sources: where the others come from that a log filled in, by name.
+    """
 
     verify_ms: float | None = None
     share: float | None = None
@@ -43,6 +46,11 @@ class Given:
     slope_ms: float | None = None
     draft_step_ms: float | None = None
     step_acceptance: str | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def how(self, name: str) -> str:
+        """Return where a value comes from: a file, else it was typed."""
+        return self.sources.get(name, "given")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +200,8 @@ def _through_verify(known: Known | None, given: Given, rows: int | None) -> Know
 def _verify_and_cycle(
     given: Given, line: Known | None, rows: int | None
 ) -> tuple[Number | None, Number | None]:
-    verify, cycle = _number(given.verify_ms, "given"), _number(given.cycle_ms, "given")
+    verify = _number(given.verify_ms, given.how("verify_ms"))
+    cycle = _number(given.cycle_ms, given.how("cycle_ms"))
     share = given.share
     if verify is None and cycle is not None and share is not None:
         verify = Number(value=cycle.value * share, how="cycle x share")
@@ -228,7 +237,7 @@ def _verify_and_cycle(
 
 def _plain(given: Given, line: Known | None) -> Number | None:
     if given.step_ms is not None:
-        return _number(given.step_ms, "given")
+        return _number(given.step_ms, given.how("step_ms"))
     if line is None or line.base_s is None:
         return None
     return Number(
@@ -267,7 +276,7 @@ def _length(given: Given, rows: int | None, steps: int | None) -> Number | None:
     if given.accept_rate is None:
         if given.accept_rate_is is not None:
             raise UsageError("--accept-rate-is names a definition of --accept-rate; give both")
-        return _accept_length(given.accept_length)
+        return _accept_length(given.accept_length, given.how("accept_length"))
     rate = given.accept_rate
     if given.accept_length is not None:
         raise UsageError("give --accept-length or --accept-rate, not both")
@@ -301,7 +310,7 @@ def _which(rate: float, rows: int | None, steps: int | None) -> str:
     )
 
 
-def _accept_length(value: float | None) -> Number | None:
+def _accept_length(value: float | None, how: str) -> Number | None:
     if value is None:
         return None
     if not 1 <= value < math.inf:
@@ -309,7 +318,7 @@ def _accept_length(value: float | None) -> Number | None:
             f"--accept-length {value:g} is below 1; it counts the bonus token, so that a cycle "
             f"yields at least 1: give the tokens a cycle yields"
         )
-    return Number(value=value, how="given")
+    return Number(value=value, how=how)
 
 
 def _chances(text: str | None) -> tuple[float, ...]:

@@ -157,7 +157,8 @@ def choose(lines: Sequence[Known], wanted: str | None, *, of: str) -> Known:
         raise UsageError(f"no line of {of} holds {wanted!r}; there are: {known}")
     raise UsageError(
         f"{of} holds no time at two or more numbers of rows; measure a pass at --rows 1,2,4,8 "
-        f"(python -m graphs.replay), or name a kernel that was timed by --op"
+        f"(python -m graphs.replay), name a kernel that was timed by --op, or read the log of a "
+        f"server (python -m ingest)"
     )
 
 

@@ -117,11 +117,15 @@ def _sentences(found: Comparison) -> Iterator[str]:
 
 
 def _told(found: Comparison) -> Split | None:
-    """Return the split of the pass or cycle that is told first, else the first of any."""
-    several = [one for one in found.splits if not one.is_sum]
+    """Return the split of the pass or cycle that is told first; a prediction where it changed."""
+    several = [one for one in found.splits if not one.is_sum and _has_news(one)]
     case = None if found.whole is None else found.whole.new.last.case
     same = [one for one in several if case is not None and case in one.what]
     return next(iter(same or several), None)
+
+
+def _has_news(split: Split) -> bool:
+    return split.source != "predicted" or split.whole.change_s != 0
 
 
 def _whole_words(pair: Pair) -> str:

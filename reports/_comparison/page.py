@@ -3,12 +3,15 @@
 What is too much to read is counted, not shown: all of it is in the JSON.
 """
 
+import tempfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from reports import _text
+from reports import _html, _marks, _text
 from reports._comparison.comparison import Comparison, sentence
 from reports._comparison.hypotheses import Hypothesis
 from reports._comparison.matching import Pair
+from reports._comparison.plots import MOST_SPLITS, Plots, draw, most_telling
 from reports._comparison.runs import Row, Run
 from reports._comparison.splits import Part, Split
 from reports._comparison.verdicts import NORMAL_95, Change
@@ -18,9 +21,8 @@ from reports._text import NOT_KNOWN, plural
 from verifyscope import environment
 from verifyscope.records import Finding, Measurement
 
-_MOST_MOVED, _MOST_OPS, _MOST_DIFFERENCES, _MOST_ONLY, _MOST_SPLITS, _MOST_PARTS = (
-    *(40, 40, 40, 20, 4, 24),
-)
+_MOST_MOVED, _MOST_OPS, _MOST_DIFFERENCES, _MOST_ONLY, _MOST_PARTS = 40, 40, 40, 20, 24
+_MOST_SORTED = 1000  # rows of a table that sorts and filters
 _BASES = {
     "exact": "no noise",
     "starts": "fresh starts",
@@ -31,8 +33,22 @@ _BASES = {
 }
 
 
-def page(found: Comparison, *, command: str) -> str:
-    """Return the whole page, made by `command`."""
+def as_markdown(found: Comparison, *, command: str) -> str:
+    """Return the page that `command` made."""
+    return _marks.removed(_page(found, command, Plots()))
+
+
+def as_html(found: Comparison, *, command: str) -> str:
+    """Return the same page as one file of HTML, with plots, and tables that sort and filter."""
+    records = {row.last.id: row.last for run in (found.old, found.new) for row in run.rows}
+    with tempfile.TemporaryDirectory() as name:
+        plots = Path(name)
+        marked = _page(found, command, draw(found, plots))
+        return _html.document(marked, plots=plots, records=records)
+
+
+def _page(found: Comparison, command: str, drawn: Plots) -> str:
+    """Return the whole page; its numbers carry their marks (reports/_marks.py)."""
     here = environment.current()
     changed = " with uncommitted changes" if here.dirty else ""
     commit = "" if here.commit is None else f" at commit {here.commit}{changed}"
@@ -41,8 +57,8 @@ def page(found: Comparison, *, command: str) -> str:
         "# What changed",
         text(sentence(found)),
         _sides(found),
-        *_splits(found),
-        *_moved(found),
+        *_splits(found, drawn),
+        *_moved(found, drawn),
         *_by_op(found),
         *_differences(found),
         *_findings(found),
@@ -56,29 +72,33 @@ def page(found: Comparison, *, command: str) -> str:
 def _sides(found: Comparison) -> str:
     lines = []
     for run in (found.old, found.new):
-        machines = [text(machine(one)) for one in run.environments.values()]
-        created = min((one.created for one in run.environments.values()), default=NOT_KNOWN)
-        commits = {one.commit for one in run.environments.values() if one.commit}
+        where = list(run.measured_in)
+        machines = [text(machine(one)) for one in where] or ["imported: measured elsewhere"]
+        created = min((one.created for one in where), default=NOT_KNOWN)
+        commits = {one.commit for one in where if one.commit}
         lines.append(
             (
                 run.name,
                 code("/".join(run.path.parts[-2:])),
                 text(created),
                 _text.listed(map(code, sorted(commits))) or NOT_KNOWN,
-                _text.listed(dict.fromkeys(machines), most=2) or NOT_KNOWN,
+                _text.listed(dict.fromkeys(machines), most=2),
                 _text.whole(len(run.rows)),
             )
         )
-    return table(("", "run", "begun", "commit", "recorded on", "rows"), lines, align="lllllr")
+    return table(("", "run", "begun", "commit", "measured on", "rows"), lines, align="lllllr")
 
 
-def _splits(found: Comparison) -> Iterator[str]:
+def _splits(found: Comparison, drawn: Plots) -> Iterator[str]:
     if not found.splits:
         return
     yield "## Where the change is"
-    shown = found.splits[:_MOST_SPLITS]
-    for split in shown:
-        yield f"{_split_words(split)}\n\n{_split_table(split)}"
+    shown = found.splits[:MOST_SPLITS]
+    for number, split in enumerate(shown):
+        yield _split_words(split)
+        if number in drawn.splits:
+            yield f"![The change, part by part]({drawn.splits[number]})"
+        yield _split_table(split)
     if len(found.splits) > len(shown):
         yield f"{len(found.splits) - len(shown)} more are in the JSON."
 
@@ -96,16 +116,7 @@ def _split_words(split: Split) -> str:
 
 
 def _split_table(split: Split) -> str:
-    parts = sorted(split.parts, key=lambda part: -abs(part.change_s))
-    shown, rest = parts[:_MOST_PARTS], parts[_MOST_PARTS:]
-    if rest:
-        left = Part(
-            name=f"{len(rest)} smaller",
-            old_s=sum(part.old_s for part in rest),
-            new_s=sum(part.new_s for part in rest),
-        )
-        shown = [*shown, left]
-    lines = [_part_line(part, split) for part in shown]
+    lines = [_part_line(part, split) for part in most_telling(split, most=_MOST_PARTS)]
     bold = _part_line(split.whole, split)
     lines.append(tuple(f"**{cell}**" if cell else "" for cell in bold))
     header = ("part", "A", "B", "change", "95 %", "of the change")
@@ -128,18 +139,29 @@ def _part_line(part: Part, split: Split) -> tuple[str, ...]:
     )
 
 
-def _moved(found: Comparison) -> Iterator[str]:
+def _moved(found: Comparison, drawn: Plots) -> Iterator[str]:
     timed = found.matched.timed
     if not timed:
         return
     moved = found.moved
     yield f"## Which rows moved: {len(moved):,} of {len(timed):,}"
-    if moved:
-        lines = [_row_line(pair) for pair in moved[:_MOST_MOVED]]
-        header = ("row", "case", "A", "B", "B / A", "95 %", "verdict", "spread from")
-        yield table(header, lines, align="llrrrrll")
-        if len(moved) > _MOST_MOVED:
-            yield f"{len(moved) - _MOST_MOVED:,} more are in the JSON."
+    if drawn.rows:
+        yield f"![The time of each row in B over that in A]({drawn.rows})"
+    yield from _rows_table(moved, most=_MOST_SORTED if drawn.rows else _MOST_MOVED)
+    rest = [pair for pair in timed if not pair.moved]
+    if drawn.rows and rest:
+        yield f"<details>\n<summary>{plural(len(rest), 'row')} that did not move</summary>"
+        yield from _rows_table(rest, most=_MOST_SORTED)
+        yield "</details>"
+
+
+def _rows_table(pairs: Sequence[Pair], *, most: int) -> Iterator[str]:
+    if not pairs:
+        return
+    header = ("row", "case", "A", "B", "B / A", "95 %", "verdict", "spread from")
+    yield table(header, [_row_line(pair) for pair in pairs[:most]], align="llrrrrll")
+    if len(pairs) > most:
+        yield f"{len(pairs) - most:,} more are in the JSON."
 
 
 def _row_line(pair: Pair) -> tuple[str, ...]:
@@ -147,11 +169,18 @@ def _row_line(pair: Pair) -> tuple[str, ...]:
     return (
         _name(pair.new.last),
         _case(pair.new.last),
-        _text.duration(pair.old.median_s),
-        _text.duration(pair.new.median_s),
+        _time(pair.old),
+        _time(pair.new),
         *_change_cells(change),
         NOT_KNOWN if change is None else f"{_BASES[change.basis]}",
     )
+
+
+def _time(row: Row) -> str:
+    """Return the time of a row, marked as its record's where it was measured once."""
+    if row.median_s == row.last.median_s:
+        return _text.median(row.last)
+    return _text.duration(row.median_s)
 
 
 def _change_cells(change: Change | None) -> tuple[str, str, str]:
@@ -267,7 +296,7 @@ def _only(found: Comparison) -> Iterator[str]:
                 (
                     _name(a.last),
                     _case(a.last),
-                    _text.duration(a.median_s),
+                    _time(a),
                     text(b.last.status),
                     text(b.last.reason or ""),
                 )

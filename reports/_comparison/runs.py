@@ -57,6 +57,12 @@ class Run:
             return None
         return self.environments.get(row.last.environment)
 
+    @property
+    def measured_in(self) -> Sequence[Environment]:
+        """Return where its rows were measured; all that there is of a run that has no rows."""
+        ids = {row.last.environment for row in self.rows if row.last.source == "measured"}
+        return [one for one in self.environments.values() if one.id in ids or not self.rows]
+
 
 def read(name: str, path: Path, warnings: list[str]) -> Run:
     """Read the records and raw samples of `path`; `UsageError` where there are none."""

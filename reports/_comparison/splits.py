@@ -10,8 +10,9 @@ Wholes and parts, where both runs have them:
     a step of a trace   each class by the time in which only it ran, scaled from the trace to a
                         step; what overlaps and what is idle are parts of their own
     a predicted pass    its parts by class: no noise, and nobody measured it
-    the rows            else: one call of each row that both runs timed, summed by class and op.
-                        That is no pass: a row counts once, however often a pass makes that call
+    the rows            else: one call of each row that both runs timed, summed by class and op,
+                        without the machine's ceilings. That is no pass: a row counts once, however
+                        often a pass makes that call
 """
 
 import math
@@ -36,7 +37,9 @@ _APART = (
     ((passes.CLASS, passes.IDLE), (_PASS, _ABLATED)),
 )
 _LEFT = {"cycle": "rest of the cycle", "pass": UNEXPLAINED, "trace": "several classes at once"}
-_HOLD_OTHERS = ("cycle", "forward", "draft", "host", "generation")  # verifyscope/parts.py
+# No calls of a pass: what holds other rows, and what the machine gives (verifyscope/parts.py).
+_HOLD_OTHERS = ("cycle", "forward", "draft", "host", "generation")
+_CEILINGS = ("empty_kernel", "memory_ceiling", "matrix_ceiling")
 _MOST_PREDICTED = 3
 
 
@@ -210,10 +213,7 @@ def _step_parts(group: Sequence[Measurement]) -> dict[str, float]:
 
 def _predicted(old: Run, new: Run) -> Iterator[Split]:
     olds, news = (
-        {
-            _budget.title(one): one
-            for one in _budget.passes(p for p in run.predicted if p.part != WHOLE)
-        }
+        {_budget.title(one): one for one in _budget.passes(filter(_is_of_a_pass, run.predicted))}
         for run in (old, new)
     )
     for title in [name for name in olds if name in news][:_MOST_PREDICTED]:
@@ -232,13 +232,18 @@ def _predicted(old: Run, new: Run) -> Iterator[Split]:
             )
 
 
+def _is_of_a_pass(one: Measurement) -> bool:
+    """Say whether a prediction is a part of a pass, and no single kernel or message."""
+    return one.part != WHOLE and "calls" in one.dims and "algorithm" not in one.dims
+
+
 def _of_rows(pairs: Sequence[Pair]) -> Split | None:
-    """Return the sum of one call of each row by class and op, wholes and host left out."""
+    """Return the sum of one call of each row by class and op; see what is left out above."""
     groups: dict[str, list[Part]] = {}
     for pair in pairs:
         last = pair.new.last
         if (
-            last.part in _HOLD_OTHERS
+            last.part in (*_HOLD_OTHERS, *_CEILINGS)
             or last.op.startswith(f"{passes.FORWARD}_")
             or last.op in TRACE_OPS
         ):

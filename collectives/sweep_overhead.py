@@ -1,6 +1,6 @@
 """What the sweep's driver adds to a call, beside a bare torch.distributed loop and a control.
 
-    python -m suites.sweep_overhead [--rounds 20] [--share]
+    python -m collectives.sweep_overhead [--rounds 20] [--whole]
 
 Three sides take turns, forwards and backwards, each with fresh processes over gloo in each round: a
 bare loop that fills its buffers, waits for all, calls, and compares; the same once more (the
@@ -10,7 +10,7 @@ that of the first bare loop. The driver adds nothing that can be seen where the 
 lies inside the 95 % interval of the control's ratios, which is what two equal loops differ by; else
 the exit status is 1.
 
---share runs a sweep of 5 combinations x 16 sizes, and wants at least half of its wall time, process
+--whole runs a sweep of 5 combinations x 16 sizes, and wants at least half of its wall time, process
 start excluded, to be spent in samples.
 """
 
@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from verifyscope import cli, units
@@ -33,7 +32,7 @@ from verifyscope.errors import Failure
 from verifyscope.rank_processes import variables_of_ranks
 from verifyscope.records import Measurement, Reader
 
-PROGRAM = "python -m suites.sweep_overhead"
+PROGRAM = "python -m collectives.sweep_overhead"
 LEAST_SHARE = 0.5
 _BARE = """
 import json, multiprocessing, os, sys, tempfile, time
@@ -113,9 +112,11 @@ class Judged:
 def main(
     rounds: Annotated[int, typer.Option(min=5, max=1000, help="Rounds of the three sides.")] = 20,
     size: Annotated[str, typer.Option(help="Bytes that each rank reduces.")] = "32K",
-    ranks: Annotated[int, typer.Option(min=2, max=64, help="CPU processes.")] = 2,
-    share: Annotated[
-        bool, typer.Option("--share", help="Also run a sweep of 5 combinations x 16 sizes.")
+    ranks: Annotated[
+        int, typer.Option("--gpus", "--ranks", min=2, max=64, help="CPU processes.")
+    ] = 2,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Also run a sweep of 5 combinations x 16 sizes.")
     ] = False,
 ) -> None:
     """Print the ratio of the driver and the interval of the control, isolated and in a row."""
@@ -136,7 +137,7 @@ def main(
         rows.append((name, middle, f"{found.ratio:.3f}", interval, verdict))
         wrong += [] if found.inside else [f"{name}: the driver's ratio is outside the control's"]
     cli.print_rows(rows, ("calls", "bare loop", "driver", "control 95 %", "verdict"))
-    if share:
+    if whole:
         spent = _share(ranks)
         print(f"5 combinations x 16 sizes: {100 * spent:.0f} % of the time is spent in samples")
         wrong += [] if spent >= LEAST_SHARE else [f"only {100 * spent:.0f} % is spent in samples"]
@@ -146,6 +147,8 @@ def main(
 
 def judged(bare: Sequence[float], again: Sequence[float], driver: Sequence[float]) -> Judged:
     """Return the verdict on medians by round, in seconds: each is held to its round's bare loop."""
+    import numpy as np  # here, so that --help starts in a blink
+
     control = np.asarray(again) / np.asarray(bare)
     low, high = (float(value) for value in np.percentile(control, [2.5, 97.5]))
     ratio = float(np.median(np.asarray(driver) / np.asarray(bare)))
@@ -197,7 +200,7 @@ def _driver(server: object, loop: Loop) -> list[list[float]]:
     from collectives._sweep.combination import Combination
     from collectives._sweep.job import Job, Task, Timing
     from collectives._sweep.points import Point
-    from collectives.all_reduce import ALL_REDUCE
+    from collectives.operations.all_reduce import ALL_REDUCE
 
     if not isinstance(server, launch.ForkServer):
         raise TypeError("the driver needs a fork server")
@@ -223,7 +226,7 @@ def _driver(server: object, loop: Loop) -> list[list[float]]:
 
 def _share(ranks: int) -> float:
     """Return the share of a sweep's time, without process start, that is spent in samples."""
-    axes = [word for count in (1, 2, 3, 4) for word in ("--launch", f"connections={count}")]
+    axes = [word for count in (1, 2, 3, 4) for word in ("--launch-option", f"connections={count}")]
     with tempfile.TemporaryDirectory(prefix="verifyscope-") as folder:
         records = Path(folder) / "r.jsonl"
         subprocess.run(

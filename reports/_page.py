@@ -69,7 +69,7 @@ class MadeBy:
 def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
     """Write report.md, its plots and report.html, made by `command`, into `folder`."""
     every = _packed.every(found)
-    by_id = {one.id: one for one in every}
+    by_id, names = {one.id: one for one in every}, _packed.short_ids(every)
     drawn = Folder(path=folder if plots else None)
     series, sweeps = _sweep.all_series(found), _combinations.concluded(found)
     not_run = _not_run.grouped(found.not_run)
@@ -84,7 +84,8 @@ def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
         _first_screen.before_html(page, first),
         plots=folder if plots else None,
         records=by_id,
-        packed=_packed.packed(every, found),
+        names=names,
+        packed=lambda room: _packed.packed(every, found, names=names, room=room),
         drawing=_pass_drawing.drawing(first.subject, found),
         places=_first_screen.places(first, found),
     )

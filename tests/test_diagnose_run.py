@@ -182,6 +182,16 @@ def test_without_a_report_the_records_are_named(
     assert out.endswith("report: none was built; the records are in runs/x/records.jsonl\n")
 
 
+def test_another_encoding_of_the_terminal_loses_no_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    code = "print('59 \\u2192 123 tok/s')"
+    one = Step(name="one", command=(sys.executable, "-c", code), limit_s=20, output="one.txt")
+    assert run(tmp_path, one) == 0
+    assert (tmp_path / "one.txt").read_text(encoding="utf-8") == "59 \u2192 123 tok/s\n"
+
+
 def test_steps_share_one_setting_of_the_compiler(tmp_path: Path) -> None:
     code = "import os; print(os.environ['TRITON_DEFAULT_FP_FUSION'], os.getcwd())"
     run(tmp_path, step("a", code, output="a.txt"))

@@ -16,8 +16,9 @@ from verifyscope import cli, job
 from verifyscope._diagnosis_steps import Folder
 from verifyscope.job import Outcome, Step
 
-# What every step compiles with, whichever folder it loads first: one environment, not two.
-_VARIABLES = {"TRITON_DEFAULT_FP_FUSION": "1"}
+# What every step compiles with, whichever folder it loads first: one environment, not two. Their
+# output is read back, whatever the locale of a container.
+_VARIABLES = {"TRITON_DEFAULT_FP_FUSION": "1", "PYTHONIOENCODING": "utf-8"}
 _ADD_PACKAGES = "python -m verifyscope.install here"
 _LARGE = frozenset({"torch", "triton"})  # what that command does not add
 _REPORT_S = 60.0  # for the report of an interrupted run

@@ -205,6 +205,13 @@ def _missing(every: Sequence[OperatingPoint]) -> list[str]:
             "Acceptance is missing where the table has none: it is in the server's log (accept "
             f"len, or Mean acceptance length), which {code('python -m ingest')} reads."
         )
+    systems = len({one.group for one in every if one.record.source == "imported"})
+    if systems > 1:
+        lines.append(
+            f"The imported points are of {systems} systems, by what their files name, and none is held "
+            f"against another's plain step; where they are of one, "
+            f"{code('python -m ingest --same-system')} says so."
+        )
     lines.append(
         f"{code('python -m reports.speculation --from RUN')} says which draft length would be "
         "best, and what acceptance a rate needs."

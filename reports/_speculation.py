@@ -208,8 +208,8 @@ def _missing(every: Sequence[OperatingPoint]) -> list[str]:
     systems = len({one.group for one in every if one.record.source == "imported"})
     if systems > 1:
         lines.append(
-            f"The imported points are of {systems} systems, by what their files name, and none is held "
-            f"against another's plain step; where they are of one, "
+            f"The imported points are of {systems} systems, by what their files name, and none is "
+            f"held against another's plain step; where they are of one, "
             f"{code('python -m ingest --same-system')} says so."
         )
     lines.append(

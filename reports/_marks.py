@@ -76,7 +76,7 @@ def ids(markdown: str) -> Iterator[str]:
 def as_html(body: str, records: Mapping[str, Measurement], names: Mapping[str, str]) -> str:
     """Return HTML whose marked numbers carry the class of their source and their records.
 
-    records: those of the marks, names: what the page calls them; both by id.
+    records: those of the marks; names: what the page calls them, if not by their ids. Both by id.
     """
 
     def element(found: re.Match[str]) -> str:
@@ -87,7 +87,7 @@ def as_html(body: str, records: Mapping[str, Measurement], names: Mapping[str, s
         about = unquote(quoted)
         computed = "derived " if about.startswith(_COMPUTED) else ""
         exact = f'data-f="{escape(about)}"' if about else f'data-s="{known[0].median_s!r}"'
-        joined = " ".join(names[one.id] for one in known)
+        joined = " ".join(names.get(one.id, one.id) for one in known)
         source = counts_as or weakest(known)
         return f'<a class="n {computed}{source}" data-r="{joined}" {exact}>{found[2]}</a>'
 

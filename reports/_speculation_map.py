@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from reports import _text
 from reports._operating_points import OperatingPoint
-from reports._plot_style import COLOURS, GREY, MARKERS, heading, legend, save, tick
+from reports._plot_style import COLOURS, GREY, MARKERS, heading, legend, save, seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,19 +49,18 @@ def draw(path: Path, numbered: Mapping[int, OperatingPoint], *, of: str = "") ->
     def on(axes: Axes) -> None:
         axes.set_xlim(0, widest)
         axes.set_ylim(0.8, highest)
-        for number, (seconds, requests) in enumerate(plains):
-            _break_even(axes, seconds, requests, number=number, to=widest)
+        for number, (step_s, requests) in enumerate(plains):
+            _break_even(axes, step_s, requests, number=number, to=widest)
         for one in drawn.values():
             _point(axes, one)
-        axes.xaxis.set_major_formatter(lambda at, _: tick(at))
-        axes.set_xlabel("time of a cycle")
+        seconds(axes.xaxis, "time of a cycle", most=widest)
         axes.set_ylabel("acceptance [tokens a cycle]")
         which = f" ({of})" if of else ""
         heading(axes, f"Speculation pays above break-even, the end of its thin line{which}")
-        legend(axes, columns=2)
-        cast(
-            "Figure", axes.figure
-        ).draw_without_rendering()  # numbers are placed where points will be
+        known = {one.record.source for one in drawn.values() if one.accepted is not None}
+        legend(axes, columns=2, sources=known, dots=True)
+        # Numbers are placed where points will be.
+        cast("Figure", axes.figure).draw_without_rendering()
         _numbers(axes, drawn, highest)
 
     save(path, on, height=5.4)

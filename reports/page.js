@@ -19,8 +19,9 @@ function unpacked() { // once, when somebody asks
     const columns = await new Response(stream).json();
     const byId = new Map(columns.id.map((id, at) => [id, at]));
     const word = (name, at) => columns[name].words[columns[name].at[at]];
-    const longest = columns.id.reduce((most, id) => Math.max(most, id.length), 0);
-    const place = (id) => byId.get(id) ?? byId.get(id.slice(0, longest)); // a whole id is known by its beginning
+    const lengths = [...new Set(columns.id.map((id) => id.length))];
+    const begun = (id) => lengths.map((length) => byId.get(id.slice(0, length))).find((at) => at !== undefined);
+    const place = (id) => byId.get(id) ?? (/^[0-9a-f]{16}$/.test(id) ? begun(id) : undefined); // a whole id, as in the files
     return { columns, place, word, size: columns.id.length };
   })();
   return unpacking;

@@ -8,9 +8,10 @@ import pytest
 
 from tests import chromium
 from tests.chromium import Browser
+from tests.html_read import Read
 from tests.report_sample import GPU, imported, kernel, whole_run
 from tests.report_sample import built as build_of_kernel
-from tests.test_reports_html import Read, built, unpacked
+from tests.test_reports_html import built, unpacked
 from verifyscope.records import Evidence, Finding, Record
 
 needs_chromium = pytest.mark.skipif(chromium.PROGRAM is None, reason=chromium.WHY_NOT)
@@ -119,7 +120,8 @@ def test_a_derived_number_tells_its_formula_and_shows_its_records(
     tmp_path: Path, browser: Browser
 ) -> None:
     rows = [kernel("own", 20.0, id="a1"), kernel("lib", 25.0, id="b2", kind="baseline-direct")]
-    browser.open(built(tmp_path, [GPU, *rows, kernel("own", 7.0, id="c3", case="other")])[0])
+    whole = kernel("own", 7.0, id="0123456789abcdef", case="other")
+    browser.open(built(tmp_path, [GPU, *rows, whole])[0])
     ratio = "[...document.querySelectorAll('.derived')].find(n => n.dataset.f === '= own / lib')"
     browser.run(
         f"document.querySelectorAll('details').forEach(d => d.open = true); {ratio}.focus()"
@@ -133,6 +135,7 @@ def test_a_derived_number_tells_its_formula_and_shows_its_records(
     browser.press("Enter")
     browser.until("document.querySelectorAll('.line.chosen').length === 2")
     assert browser.run(f"{LINES}.length") == 2
+    assert [row[3] for row in filtered(browser, "0123456789abcdef")] == ["other"]
     assert browser.run(f"getComputedStyle({ratio}, '::after').content") == '"ƒ"'
     assert browser.said == []
 

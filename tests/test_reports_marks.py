@@ -219,15 +219,18 @@ def test_what_a_finding_saw_leads_to_the_records_of_its_line_or_kernel(tmp_path:
         source="imported",
         origin=Origin(file="trace.json"),
     )
+    whole = msgspec.structs.replace(trace, id="w1", op="trace", implementation="kineto")
     seen = (
+        Evidence(file="trace.json", at="launch", value="768 launches"),
         Evidence(file="log.txt", at=7, value="86.1 us"),
         Evidence(file="trace.json", at="AllReduce_LL", value="9 us"),
         Evidence(file="log.txt", at=8, value="nothing of it"),
     )
     finding = Finding(name="slow", sentence="Slow.", evidence=seen, confidence="sure")
-    _, html, markdown = built(tmp_path, [GPU, out, inside, trace, finding])
+    _, html, markdown = built(tmp_path, [GPU, out, inside, trace, whole, finding])
     found = {words: (classes, ids, about) for classes, ids, about, words in elements(html)}
     assert found["86.1 us"] == (["n", "imported"], ["out", "in"], "read at log.txt:7")
     assert found["9 us"] == (["n", "imported"], ["k1"], "read at trace.json:AllReduce_LL")
+    assert found["768 launches"][1] == ["w1"]
     assert "nothing of it" not in found
     assert "86.1 us at `log.txt:7`, 9 us at `trace.json:AllReduce_LL`" in markdown

@@ -38,6 +38,7 @@ def section(found: Collected, folder: Folder) -> str:
         bullets(_verdicts(shown)),
         *_maps(shown, folder),
         _table(shown),
+        _plain_files(shown),
         f"{plural(left_out, 'point')} are left out here; all are in the records."
         if left_out > 0
         else "",
@@ -176,8 +177,22 @@ def _both(one: OperatingPoint) -> list[Measurement]:
 def _plain(one: OperatingPoint) -> str:
     if one.plain is None:
         return NOT_KNOWN
-    other = "" if one.plain_file is None else f" of {code(one.plain_file)}"
-    return _marks.of(one.plain.record, _text.duration(one.plain.seconds)) + other
+    return _marks.of(one.plain.record, _text.duration(one.plain.seconds))
+
+
+def _plain_files(shown: Sequence[OperatingPoint]) -> str:
+    """Return whose plain steps stand in the table, where they are of other files."""
+    rows: dict[str, list[str]] = {}
+    for number, one in enumerate(shown, 1):
+        if one.plain_file is not None:
+            rows.setdefault(one.plain_file, []).append(str(number))
+    said = [
+        f"{code(name)} ({', '.join(at)})"
+        if name != _systems.COMMAND_LINE
+        else f"the command line ({', '.join(at)})"
+        for name, at in rows.items()
+    ]
+    return f"Plain steps are of {'; '.join(said)}." if said else ""
 
 
 def _unless(words: str, cell: str) -> str:

@@ -37,6 +37,7 @@ from graphs.ablation import Account
 from verifyscope import cli, driver, passes, runs, units
 from verifyscope.errors import Failure, UsageError, choose
 from verifyscope.models import Model, find_model
+from verifyscope.records import Status
 from verifyscope.runs import Run
 
 _CPU_TP, _CPU_CONTEXT = "2", "256"
@@ -151,8 +152,7 @@ class _Case:
 
     def _ended(self, message: Refused | OutOfMemory | Failed) -> None:
         """Record that there is no more of this case."""
-        status: Any = {Refused: "skipped", OutOfMemory: "skipped"}.get(type(message))
-        status = status or ("hang" if getattr(message, "kind", "") == "hang" else "error")
+        status: Status = message.kind if isinstance(message, Failed) else "skipped"
         reason = message.reason
         if isinstance(message, OutOfMemory):
             reason = (

@@ -1,6 +1,5 @@
 """What ranks, fork server and sweep say to each other, over pipes."""
 
-import signal
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -180,10 +179,3 @@ class Failed:
     reason: str
     said: tuple[str, ...] = ()
     blame: int = 0
-
-
-def ending(code: int | None) -> str:
-    """Say how a process ended: `code` is its exit status, or minus the signal."""
-    if code is not None and code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"ended with status {code}"

@@ -53,14 +53,8 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 
     op: str
     implementation: str
-    packages: tuple[str, ...]
     capability: int
     long: bool
-
-    @property
-    def kin(self) -> tuple[object, ...]:
-        """Return what units share that may launch the same kernels."""
-        return self.op, self.packages, self.capability
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):

@@ -211,7 +211,7 @@ def test_compile_prints_what_each_kernel_takes_and_records_it(
     files = ("--json", str(as_json), "--records", str(as_records))
     status, rows, err = command("--compile", "90", "120", *names, *more, *files)
     assert status == 1
-    assert "3 kernels built, 1 failed the gate" in err
+    assert "3 kernels built, 1 failed the gate; 2 launches, 2 distinct builds\n" in err
     assert err.splitlines()[-1].startswith("python -m kernels: 1 of 3 kernels must not be launched")
     named = [dict(zip(_commands._COMPILE, row, strict=True)) for row in rows]
     attention = [row for row in named if row["op"] == "decode_attention"]

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from ingest.serving_records import plain_given
+from reports import _speculation_map
 from reports._collected import collect
 from reports._drawn import Folder
 from reports._operating_points import OperatingPoint, points
@@ -288,3 +289,15 @@ def test_the_acceptance_that_a_table_states_stands_before_that_of_its_runs(
     text = FOUNDING + "Accept length: 1.83 tok/cyc\n"
     (one,) = found(tmp_path, [HERE, *logged(text, "verify.log")])
     assert (one.accepted, one.is_implied) == (1.83, False)
+
+
+def test_points_of_a_file_are_in_the_order_of_their_loads(tmp_path: Path) -> None:
+    lines = [steps(0.01 * at, requests=at, accepted=2.0) for at in (10, 2, 1, 12)]
+    assert [one.requests for one in found(tmp_path, [HERE, *lines])] == [1, 2, 10, 12]
+
+
+def test_of_many_plain_steps_the_map_shows_some_from_end_to_end(tmp_path: Path) -> None:
+    lines = [steps(0.010 + 0.001 * at, requests=at) for at in range(1, 13)]
+    lines += [steps(0.030, requests=at, accepted=2.0) for at in range(1, 13)]
+    shown = _speculation_map._plains(found(tmp_path, [HERE, *lines]))
+    assert [requests for _, requests in shown] == [1, 4, 7, 9, 12]

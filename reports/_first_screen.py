@@ -22,6 +22,7 @@ from reports import (
 )
 from reports._collected import Collected
 from reports._drawn import Folder
+from reports._operating_points import OperatingPoint
 from reports._steps import Waterfall
 from reports._subject import Subject
 from verifyscope.sweep_conclusion import SweepConclusion
@@ -34,6 +35,7 @@ class FirstScreen:
     """What it shows, as Markdown; `place` and `actions_place` are where the rest goes."""
 
     subject: Subject
+    points: Sequence[OperatingPoint]
     waterfall: Waterfall | None
     title: str
     verdict: str
@@ -60,6 +62,7 @@ def first_screen(
     )
     return FirstScreen(
         subject=subject,
+        points=points,
         waterfall=waterfall,
         title=_summary.title(subject, found),
         verdict=_verdict.verdict(subject, found, series=series, sweeps=sweeps, points=points),

@@ -127,7 +127,7 @@ def _marked(
         traces=_traces_view(found),
         where=_where.view(found, passes, drawn),
         stub=_stub_view(found, stub),
-        speculation=_speculation.section(found, drawn),
+        speculation=_speculation.section(first.points, drawn),
         compiled=_compiled_view(builds, (*attention.builds, *moe.builds)),
         not_run=_not_run_view(not_run),
         missing=bullets(

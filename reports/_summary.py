@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from reports import _compiled, _environments, _not_run, _text
 from reports._collected import Collected
 from reports._markdown import code, text
-from reports._subject import Subject
+from reports._subject import Subject, is_shrunk
 from reports._text import plural
 from verifyscope.records import Measurement
 
@@ -17,8 +17,11 @@ def title(subject: Subject, found: Collected) -> str:
     """Return the title as Markdown: the system, and whether it was measured or predicted."""
     best = subject.best
     if best is not None and found.on_cpu(best):
-        real = "" if subject.is_whole else ", a stub and no time of the model"
-        return f"{_named(subject, 'a CPU')} (measured{real})"
+        rows = subject.dim("rows")
+        of_rows = f" of {plural(rows, 'row')}" if isinstance(rows, int) else ""
+        model = text(str(subject.dim("model") or "a pass"))
+        stub = ", of a shrunken stub" if is_shrunk(best) else ""
+        return f"{model} on a CPU: a verify{of_rows} (measured{stub})"
     if best is not None:
         real = "" if subject.is_whole else ", not of all layers"
         return f"{_named(subject, _machine(best, found))} (measured{real})"

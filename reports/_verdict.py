@@ -180,7 +180,7 @@ def _pays(subject: Subject, found: Collected, points: Sequence[OperatingPoint]) 
     said = [one for one in found.findings if one.name in _BREAK_EVEN]
     if len(said) == 1:
         return _sentence(said[0])
-    by_load = "" if subject.measured else _speculation.in_short(found)
+    by_load = "" if subject.measured else _speculation.in_short(points)
     if by_load:
         return by_load.rstrip(".")
     several = f" ({len(said)} findings on it)" if said else ""

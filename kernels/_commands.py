@@ -10,11 +10,10 @@ from typing import Any
 
 import msgspec
 
-from kernels._points import Checked, Point, Selection, Unit
+from kernels._points import Checked, Point, Selection
 from kernels._workers import Conditions, Lost, work
 from verifyscope import cli, runs
 from verifyscope.errors import Failure, UsageError
-from verifyscope.hardware import SHARED_BYTES_PER_BLOCK
 from verifyscope.records import Compiled, Evidence, Finding, Measurement, Status
 
 _LIST = ("op", "implementation", "kind", "case", "reason")
@@ -29,6 +28,7 @@ _CHECK = (
 )
 _ABOUT_THE_RUN = ("schema", "environment", "command", "commit")
 MOST_PROCESSES = 8
+_MOST_UNITS = 8  # that the gate reads at once: rows come as often
 
 
 class Output:
@@ -110,7 +110,7 @@ def compile_units(
     selection: Selection, capabilities: list[int], *, long: bool, timeout_s: float, out: Output
 ) -> None:
     """Build and print; `Failure` if a kernel fails the gate."""
-    from kernels import _cubin, _select
+    from kernels import _cubin, _gate, _select
 
     if reason := _cubin.why_not():
         raise Failure(f"nothing can be compiled here: {reason}")
@@ -119,20 +119,22 @@ def compile_units(
         cli.note("nothing to compile: no implementation chosen is made of Triton or CUDA C++")
     conditions = conditions_of(MOST_PROCESSES, timeout_s, {"TRITON_INTERPRET": "0"})
     out.begin(_COMPILE)
-    count = failed = 0
+    count = failed = launches = 0
+    builds: set[str] = set()
+    results = _gate.built(units, conditions=conditions, most_at_once=_MOST_UNITS)
     with (
-        work(
-            "kernels._compile:build_unit", units, conditions=conditions, kin=lambda unit: unit.kin
-        ) as results,
+        contextlib.closing(results),
         watched(results, len(units), "compiling") as built,
     ):
-        for unit, rows in zip(units, built, strict=True):
-            if isinstance(rows, Lost):
-                rows = [_lost(unit, rows)]
-            for row in rows:
+        for unit in built:
+            for row in unit.rows:
                 _print_compiled(row, out)
                 count, failed = count + 1, failed + (row.failure is not None)
-    cli.note(f"{count} kernels built, {failed} failed the gate")
+            launches, builds = launches + unit.launches, builds | unit.builds
+    cli.note(
+        f"{count} kernels built, {failed} failed the gate; "
+        f"{launches} launches, {len(builds)} distinct builds"
+    )
     if units:
         cli.note("what no compiler sees (floor, bytes, flops, waves of each case): --predict GPU")
     if failed:
@@ -216,26 +218,6 @@ def _print_compiled(row: Compiled, out: Output) -> None:
     item = {name: value for name, value in fields.items() if name not in _ABOUT_THE_RUN}
     out.add((*cells, *memory, *held, *launch, ",".join(row.found), row.failure), item)
     out.record(row)
-
-
-def _lost(unit: Unit, lost: Lost) -> Compiled:
-    return Compiled(
-        op=unit.op,
-        implementation=unit.implementation,
-        kernel="-",
-        case=lost.during or "*",
-        capability=unit.capability,
-        registers=None,
-        spilled_bytes=None,
-        shared_bytes=None,
-        shared_limit_bytes=SHARED_BYTES_PER_BLOCK[unit.capability],
-        declared=(),
-        found=(),
-        failure=lost.reason,
-        environment="",
-        command="",
-        commit=None,
-    )
 
 
 def _print_checked(row: Checked, out: Output) -> None:

@@ -49,35 +49,31 @@ def checkable(selection: Selection, *, tiny: bool) -> list[Point]:
 def units(selection: Selection, capabilities: list[int], *, long: bool) -> list[Unit]:
     """Return what the gate builds: each implementation made of kernels, for each capability.
 
-    Those that may share kernels are neighbours: of one op and compiler, for one capability.
+    Those that may share kernels are neighbours: of one op, for one capability, by one compiler.
     """
-    related: dict[tuple[str, tuple[str, ...]], list[Implementation]] = {}
+    related: dict[str, list[Implementation]] = {}
     for one in _implementations(selection):
         if is_compiled(one) and cases_to_build(one, long=long):
-            related.setdefault((one.op.name, one.needs.packages), []).append(one)
+            related.setdefault(one.op.name, []).append(one)
     return [
-        Unit(
-            op=one.op.name,
-            implementation=one.name,
-            packages=one.needs.packages,
-            capability=capability,
-            long=long,
-        )
+        Unit(op=one.op.name, implementation=one.name, capability=capability, long=long)
         for several in related.values()
         for capability in capabilities
-        for one in several
+        for one in sorted(several, key=lambda one: one.needs.packages, reverse=True)
         if one.serves(capability)
     ]
 
 
 def asked(selection: Selection, *, gpu: str, node_s: float | None) -> list[Asked]:
-    """Return what is predicted: each implementation, our own where no kind is chosen."""
+    """Return what is predicted: each measured case, of our own where no kind is chosen."""
     chosen = selection
     if not selection.kinds and not selection.implementations:
         chosen = msgspec.structs.replace(selection, kinds=("own",))
     return [
-        Asked(op=one.op.name, implementation=one.name, gpu=gpu, node_s=node_s)
+        Asked(op=one.op.name, implementation=one.name, case=case.name, gpu=gpu, node_s=node_s)
         for one in _implementations(chosen)
+        for case in one.op.cases
+        if not case.tiny
     ]
 
 

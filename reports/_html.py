@@ -49,14 +49,17 @@ def page(
     names: Mapping[str, str],
     packed: Callable[[int], str],
     drawing: str,
+    places: Mapping[str, str],
 ) -> str:
     """Return the whole file.
 
     `plots` holds the images that `markdown` names, `records` those of its marks by id and `names`
     what the page calls them; `packed` gives the records for the page's own table in the letters
-    that are left for them (reports/_packed.py), `drawing` is a timeline as SVG.
+    that are left for them (reports/_packed.py), `drawing` is a timeline as SVG, `places` the HTML
+    of paragraphs that are no more than a name of it.
     """
-    shown = _shown(markdown, plots, records, names, scripts=("tables.js", "page.js"))
+    scripts = ("tables.js", "page.js")
+    shown = _shown(markdown, plots, records, names, scripts=scripts, places=places)
     whole = _template(_REPORT).render(drawing=drawing, packed=_PACKED, **shown)
     return whole.replace(_PACKED, packed(MOST_BYTES - len(whole.encode())), 1)
 
@@ -75,11 +78,14 @@ def _shown(
     names: Mapping[str, str],
     *,
     scripts: Sequence[str],
+    places: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
     """Return what each template shows."""
     tokens = _markdown().parse(markdown)
     _set_anchors(tokens)
     body = _Page(plots).render(tokens, _markdown().options, {})
+    for place, html in (places or {}).items():
+        body = body.replace(f"<p>{place}</p>", html)
     first, *sections = _sections(_marks.as_html(body, records, names))
     style, script = _file("page.css"), "".join(map(_file, scripts))
     return {
@@ -92,6 +98,11 @@ def _shown(
         "sections": sections,
         "names": _names(tokens),
     }
+
+
+def inline(markdown: str) -> str:
+    """Return a line of Markdown as HTML; marks stay."""
+    return str(_markdown().renderInline(markdown))
 
 
 class _Page(RendererHTML):

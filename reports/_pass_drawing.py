@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from reports import _budget, _forecast, _plot_style, _text
+from reports import _budget, _plot_style, _text
 from reports._collected import Collected
 from reports._forecast import Forecast
-from reports._verdict import measured_passes, same_case
+from reports._subject import Subject, same_case
 from verifyscope import passes
 from verifyscope.parts import IDLE, class_of
 from verifyscope.records import Measurement
@@ -48,14 +48,12 @@ class _Mode:
     source: str
 
 
-def drawing(found: Collected, predicted: Sequence[_budget.Pass]) -> str:
-    """Return a heading and the drawing of the first pass that was played or measured, or none."""
-    wholes = _forecast.forecasts(found.predicted_passes)
-    played = next((one for one in predicted if one.made_by in wholes), None)
-    measured = measured_passes(found)
+def drawing(subject: Subject, found: Collected) -> str:
+    """Return a heading and the drawing of what was measured or played of one system, or none."""
+    measured, played = subject.measured, subject.predicted
     modes = [_measured(one, found) for one in measured if one.median_s]
-    if played is not None:
-        modes += _predicted(played, wholes[played.made_by])
+    if played is not None and subject.forecast is not None:
+        modes += _predicted(played, subject.forecast)
     if not modes:
         return ""
     titles = [f"Measured: {measured[0].case}"] if measured else []

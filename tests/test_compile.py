@@ -7,34 +7,40 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import _cubin, _sass, _select
-from kernels._compile import Built, compile_only
+from kernels import _cubin, _gate, _sass, _select
+from kernels._compile import Built, BuiltUnit, compile_only
 from kernels._points import Selection, Unit
 from kernels._raw import RawKernel
 from kernels._sass import Instruction
-from kernels._workers import Conditions, work
+from kernels._workers import Conditions
 from verifyscope.hardware import SHARED_BYTES_PER_BLOCK
 from verifyscope.occupancy import occupancy
 from verifyscope.records import Compiled
 
 TARGETS = tuple(SHARED_BYTES_PER_BLOCK)
 TESTS = Path(__file__).parent
+# What `make test` can take where no cache is warm; a count, since times depend on the machine.
+MOST_BUILDS = 1300
 
 pytestmark = pytest.mark.skipif(_cubin.why_not() is not None, reason=str(_cubin.why_not()))
 
 
-def gate(units: list[Unit]) -> list[Compiled]:
+def gate(units: list[Unit]) -> list[BuiltUnit]:
     """Build in processes of their own: this one may hold Triton's interpreter instead."""
     conditions = Conditions(processes=2, timeout_s=600, environment={"TRITON_INTERPRET": "0"})
-    with work(
-        "kernels._compile:build_unit", units, conditions=conditions, kin=lambda unit: unit.kin
-    ) as built:
-        return [row for rows in built for row in rows]
+    return [*_gate.built(units, conditions=conditions, most_at_once=16)]
 
 
-def check_all(*, long: bool) -> None:
+def rows_of(built: list[BuiltUnit]) -> list[Compiled]:
+    return [row for unit in built for row in unit.rows]
+
+
+def check_all(*, long: bool) -> int:
+    """Hold all kernels to the gate; return how many distinct builds that took."""
     units = _select.units(Selection(), list(TARGETS), long=long)
-    rows = gate(units)
+    units.sort(key=lambda unit: unit.capability)  # as few batches as can be
+    built = gate(units)
+    rows = rows_of(built)
     assert {
         f"{row.op}/{row.implementation} {row.case} sm_{row.capability}": row.failure
         for row in rows
@@ -43,10 +49,15 @@ def check_all(*, long: bool) -> None:
     assert all(row.registers and row.occupancy and row.waves for row in rows)
     done = {(row.op, row.implementation, row.capability) for row in rows}
     assert done == {(unit.op, unit.implementation, unit.capability) for unit in units}
+    return len({build for unit in built for build in unit.builds})
 
 
 def test_every_kernel_passes_the_gate_of_every_gpu() -> None:
-    check_all(long=False)
+    builds = check_all(long=False)
+    assert builds <= MOST_BUILDS, (
+        f"{builds} distinct builds are more than {MOST_BUILDS}, half a second of CPU time each: "
+        f"name each tile once in gate_cases, and the other combinations in long_gate_cases"
+    )
 
 
 @pytest.mark.long
@@ -59,7 +70,7 @@ def test_the_gate_finds_what_is_there_how_it_fills_a_gpu_and_what_is_wrong(
 ) -> None:
     more_ops(TESTS / "ops", TESTS / "wrong_ops")
     selection = Selection(ops=("decode_attention", "rms_scale", "too_much"))
-    rows = gate(_select.units(selection, [80, 120], long=False))
+    rows = rows_of(gate(_select.units(selection, [80, 120], long=False)))
 
     def of(op: str, implementation: str, capability: int = 120) -> list[Compiled]:
         name = (op, implementation, capability)
@@ -104,6 +115,29 @@ def test_the_gate_finds_what_is_there_how_it_fills_a_gpu_and_what_is_wrong(
     assert (broken.registers, broken.occupancy, broken.waves) == (None, None, None)
     (nothing,) = of("too_much", "launches-nothing")
     assert nothing.failure == "launched no kernel"
+
+
+def test_a_crash_costs_its_unit_and_not_those_that_are_built_beside_it(
+    more_ops: Callable[..., None], tmp_path: Path
+) -> None:
+    (tmp_path / "rms_scale_crashing.py").write_text(
+        "import os\n"
+        "from kernels import Needs\n"
+        "from kernels.rms_scale import OP\n"
+        '@OP.implementation("crashes", needs=Needs(capabilities=(120,), packages=("cupy",)))\n'
+        "def crashes(x):\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    more_ops(TESTS / "ops", tmp_path)
+    units = _select.units(Selection(ops=("rms_scale",)), [120], long=False)
+    triton, *raw = gate(units)
+    assert [unit.implementation for unit in units] == ["triton", "cupy", "crashes"]
+    (crashed,) = raw.pop().rows
+    assert crashed.failure == "its process crashed with SIGKILL"
+    assert (crashed.implementation, crashed.case) == ("crashes", "gate-hidden-7168")
+    for unit in (triton, *raw):
+        assert [row.failure for row in unit.rows] == [None]
+        assert (unit.launches, len(unit.builds)) == (1, 1)
 
 
 @pytest.mark.parametrize("target", TARGETS)

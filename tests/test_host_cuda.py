@@ -451,7 +451,7 @@ def test_what_was_built_is_found_again_and_nothing_else_is_left(
     made = first.stat().st_mtime_ns
     assert build() == first
     assert first.stat().st_mtime_ns == made
-    assert {file.suffix for file in first.parent.iterdir()} == {".so", ".o"}
+    assert {file.suffix for file in first.parent.iterdir()} == {".so", ".o", ".h", ".gch"}
 
 
 def test_without_HOST_CUDA_CACHE_it_is_the_cache_folder_of_the_user(

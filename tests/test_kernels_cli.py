@@ -211,7 +211,7 @@ def test_compile_prints_what_each_kernel_takes_and_records_it(
     files = ("--json", str(as_json), "--records", str(as_records))
     status, rows, err = command("--compile", "90", "120", *names, *more, *files)
     assert status == 1
-    assert "3 kernels built, 1 failed the gate" in err
+    assert "3 kernels built, 1 failed the gate; 2 launches, 2 distinct builds\n" in err
     assert err.splitlines()[-1].startswith("python -m kernels: 1 of 3 kernels must not be launched")
     named = [dict(zip(_commands._COMPILE, row, strict=True)) for row in rows]
     attention = [row for row in named if row["op"] == "decode_attention"]
@@ -422,6 +422,14 @@ def test_a_worker_that_cannot_start_is_a_lost_item() -> None:
     with _workers.work("os:no_such_function", items, conditions=conditions) as results:
         (lost,) = results
     assert lost == _workers.Lost("its process ended with status 1")
+
+
+def test_a_worker_that_never_gets_ready_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_workers, "_START_S", 0.01)
+    conditions = _workers.Conditions(processes=1, timeout_s=60, environment={})
+    with _workers.work("os:getpid", [0], conditions=conditions) as results:
+        (lost,) = results
+    assert lost == _workers.Lost("its process was not ready within 0.01 s")
 
 
 def test_what_a_task_yields_last_is_its_result_and_before_that_what_it_is_at() -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from tests import chromium
 from tests.chromium import Browser
+from tests.html_read import Read
 from tests.report_sample import GPU, imported, kernel, whole_run
 from tests.report_sample import built as build_of_kernel
-from tests.test_reports_html import Read, built, unpacked
+from tests.test_reports_html import built, unpacked
 from verifyscope.records import Evidence, Finding, Record
 
 needs_chromium = pytest.mark.skipif(chromium.PROGRAM is None, reason=chromium.WHY_NOT)

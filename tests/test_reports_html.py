@@ -46,7 +46,10 @@ def test_the_page_says_what_the_markdown_says_and_asks_no_network(tmp_path: Path
             assert re.sub(r"[`*\\]", "", cell).strip() in page.text
     assert len(page.of("table")) == len(re.findall(r"^\| -", markdown, re.MULTILINE))
     images = [attrs["src"] or "" for attrs in page.of("img")]
-    assert len(images) == len(re.findall(r"^!\[", markdown, re.MULTILINE)) > 0
+    # The waterfall is a picture in report.md, and drawn in report.html.
+    assert len(images) == len(re.findall(r"^!\[", markdown, re.MULTILINE)) - 1 > 0
+    assert "](waterfall.png)" in markdown
+    assert html.count('<table class="fall">') == 1
     assert all(image.startswith("data:image/png;base64,") for image in images)
     links = [attrs["href"] or "" for attrs in page.of("a") if "href" in attrs]
     assert all(link.startswith("#") for link in links)
@@ -199,6 +202,7 @@ def test_html_that_is_not_the_templates_own_fold_is_text() -> None:
         names={},
         packed=lambda _: "",
         drawing="",
+        places={},
     )
     read = Read(page)
     assert (len(read.of("details")), read.of("iframe"), read.of("b")) == (1, [], [])

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.util
+import io
 import os
 import shlex
 import shutil
@@ -44,6 +45,9 @@ _INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal of another encoding shows a ? instead
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     given = _parser().parse_args(arguments)
     try:
         return _diagnose(given)

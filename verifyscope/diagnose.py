@@ -87,6 +87,7 @@ def _diagnose(given: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
+    folder.path.mkdir(parents=True, exist_ok=True)
     _say(
         f"{asked.model}, TP {asked.tp}, {asked.rows} rows at {asked.context}: at most "
         f"{asked.minutes:g} minutes, into {folder.name}"

@@ -58,15 +58,21 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What is predicted at once: all measured cases of one implementation on one GPU, by name.
+    """What is predicted at once: one implementation on one case and one GPU, by name.
 
     node_s: the seconds of an empty node of a CUDA graph there, where they are known.
     """
 
     op: str
     implementation: str
+    case: str
     gpu: str
     node_s: float | None
+
+    @property
+    def kin(self) -> tuple[str, str]:
+        """Return what points share whose launches are mostly of one kernel."""
+        return self.op, self.implementation
 
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ that the implementation makes. How much of a GPU a grid fills (waves) needs the 
 kernel, and is looked at where it can be compiled. Predicted, never measured.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
@@ -20,7 +20,7 @@ from kernels import _cubin, _launches
 from kernels._compile import is_compiled
 from kernels._launches import Code, Launch
 from kernels._points import Asked, Grid, Predicted, reason_from
-from kernels._registry import Case, Implementation, Inputs, Op, find_case, find_op
+from kernels._registry import Case, Implementation, Inputs, find_case, find_op
 from kernels._undrawn import sizes_suffice, undrawn
 from verifyscope.errors import UsageError
 from verifyscope.hardware import Gpu, find_gpu
@@ -58,25 +58,21 @@ class _Compiler:
         return Grid(kernel=launch.kernel, blocks=launch.blocks, waves=filled)
 
 
-def predict_unit(asked: Asked) -> Iterator[str | list[Predicted]]:
-    """Predict all measured cases of one implementation; yield each before, and at last the rows."""
-    implementation, gpu = (
-        find_op(asked.op).implementations[asked.implementation],
-        find_gpu(asked.gpu),
+def predict_point(asked: Asked) -> Predicted:
+    """Predict one point; what its launches compile to is kept for those that follow."""
+    op = find_op(asked.op)
+    return predicted(
+        op.implementations[asked.implementation],
+        find_case(op, asked.case),
+        gpu=find_gpu(asked.gpu),
+        node_s=asked.node_s,
+        compiler=_compiler(asked.gpu) if _cubin.why_not() is None else None,
     )
-    compiler = _Compiler(gpu) if _cubin.why_not() is None else None
-    rows = []
-    for case in measured_cases(implementation.op):
-        yield case.name
-        rows.append(
-            predicted(implementation, case, gpu=gpu, node_s=asked.node_s, compiler=compiler)
-        )
-    yield rows
 
 
-def measured_cases(op: Op) -> tuple[Case, ...]:
-    """Return the cases that are there to be timed."""
-    return tuple(case for case in op.cases if not case.tiny)
+@cache
+def _compiler(gpu: str) -> _Compiler:
+    return _Compiler(find_gpu(gpu))
 
 
 def predicted(

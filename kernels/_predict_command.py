@@ -19,25 +19,26 @@ _HEADER = (
 def predict_points(
     selection: Selection, gpu: Gpu, *, node_s: float | None, timeout_s: float, out: Output
 ) -> None:
-    """Predict and print; `Failure` if an implementation could not be asked."""
+    """Predict and print each row as it comes; `Failure` if a point could not be asked."""
     asked = _select.asked(selection, gpu=gpu.name, node_s=node_s)
     conditions = conditions_of(MOST_PROCESSES, timeout_s, {"TRITON_INTERPRET": "0"})
     cli.note(_said(gpu, node_s))
     out.begin(_HEADER)
     lost = 0
     with (
-        work("kernels._predict:predict_unit", asked, conditions=conditions) as results,
+        work(
+            "kernels._predict:predict_point", asked, conditions=conditions, kin=lambda one: one.kin
+        ) as results,
         watched(results, len(asked), "predicting") as answers,
     ):
-        for one, answer in zip(asked, answers, strict=True):
-            if isinstance(answer, Lost):
-                cli.note(f"{one.op}/{one.implementation} on {answer.during}: {answer.reason}")
+        for one, row in zip(asked, answers, strict=True):
+            if isinstance(row, Lost):
+                cli.note(f"{one.op}/{one.implementation} on {one.case}: {row.reason}")
                 lost += 1
-                continue
-            for row in answer:
+            else:
                 _print(row, out)
     if lost:
-        raise Failure(f"{lost} of {len(asked)} implementations could not be predicted")
+        raise Failure(f"{lost} of {len(asked)} points could not be predicted")
 
 
 def _said(gpu: Gpu, node_s: float | None) -> str:

@@ -65,13 +65,15 @@ def units(selection: Selection, capabilities: list[int], *, long: bool) -> list[
 
 
 def asked(selection: Selection, *, gpu: str, node_s: float | None) -> list[Asked]:
-    """Return what is predicted: each implementation, our own where no kind is chosen."""
+    """Return what is predicted: each measured case, of our own where no kind is chosen."""
     chosen = selection
     if not selection.kinds and not selection.implementations:
         chosen = msgspec.structs.replace(selection, kinds=("own",))
     return [
-        Asked(op=one.op.name, implementation=one.name, gpu=gpu, node_s=node_s)
+        Asked(op=one.op.name, implementation=one.name, case=case.name, gpu=gpu, node_s=node_s)
         for one in _implementations(chosen)
+        for case in one.op.cases
+        if not case.tiny
     ]
 
 

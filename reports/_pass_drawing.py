@@ -16,7 +16,7 @@ from reports._forecast import Forecast
 from reports._subject import Subject, same_case
 from verifyscope import passes
 from verifyscope.parts import IDLE, class_of
-from verifyscope.records import Measurement
+from verifyscope.records import Measurement, Source
 
 _ROOM = 96.0  # percent of the width for the longest lane
 _MODE_HEIGHT = 78
@@ -45,7 +45,7 @@ class _Mode:
     pass_s: float
     host_s: float | None
     device: Sequence[tuple[str, float]]
-    source: str
+    source: Source
 
 
 def drawing(subject: Subject, found: Collected) -> str:
@@ -119,7 +119,6 @@ def _predicted(one: _budget.Pass, whole: Forecast) -> Iterator[_Mode]:
 
 
 def _lanes(one: _Mode, *, top: int, scale: float) -> str:
-    border = ' stroke-dasharray="2 3"' if one.source == "predicted" else ""
     words = escape(f"{one.name}: {_text.duration(one.pass_s)}")
     parts = [f'<text x="0" y="{top + 16}">{words}</text>']
     if one.host_s is not None:
@@ -130,7 +129,7 @@ def _lanes(one: _Mode, *, top: int, scale: float) -> str:
         left += seconds
     parts.append(
         f'<rect x="0" y="{top + 37}" width="{one.pass_s * scale:.3f}%" height="24" fill="none" '
-        f'stroke="#000"{border}/>'
+        f"{_plot_style.svg_border(one.source)}/>"
     )
     return "".join(parts)
 

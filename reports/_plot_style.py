@@ -4,7 +4,9 @@ Who made a number is seen on any plot, in any colour vision and in print:
 
     measured     solid line, filled marks
     imported     dashed line, hollow marks
-    predicted    dotted line, marks of strokes alone; a bar has a dashed border
+    predicted    dotted line, marks of strokes alone
+
+The border of a bar is solid, dashed or dotted likewise.
 
 Colours are those of Okabe and Ito (2008) and a few more; since no dozen of colours is told apart by
 everybody, lines differ in their marks, too, and bars in their hatches. Lengths of time have their
@@ -58,6 +60,7 @@ SAID: dict[Source, str] = {
 }
 _DASHES: dict[Source, str] = {"measured": "-", "imported": "--", "predicted": ":"}
 _BORDERS: dict[Source, Any] = {"measured": "-", "imported": (0, (6, 2)), "predicted": ":"}
+_SVG_DOTS = ' stroke-dasharray="2 3"'
 _STROKES = ("x", "+", "1", "2", "3", "4", "|", "_")
 _DPI = 144
 _WIDTH = 8.4  # inches
@@ -109,6 +112,12 @@ def line(number: int, source: Source, *, colour: str | None = None) -> dict[str,
 def border(source: Source) -> dict[str, Any]:
     """Return the border of a bar: who made its number."""
     return {"fill": False, "edgecolor": "black", "linewidth": 1.0, "linestyle": _BORDERS[source]}
+
+
+def svg_border(source: Source) -> str:
+    """Return the same as attributes of a shape in SVG."""
+    dashes = {"measured": "", "imported": ' stroke-dasharray="6 2"', "predicted": _SVG_DOTS}
+    return f'stroke="#000"{dashes[source]}'
 
 
 def step(

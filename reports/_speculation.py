@@ -36,6 +36,7 @@ def section(every: Sequence[OperatingPoint], folder: Folder) -> str:
         bullets(_verdicts(shown)),
         *_maps(shown, folder),
         _table(shown),
+        _plain_files(shown),
         f"{plural(left_out, 'point')} are left out here; all are in the records."
         if left_out > 0
         else "",
@@ -174,8 +175,22 @@ def _both(one: OperatingPoint) -> list[Measurement]:
 def _plain(one: OperatingPoint) -> str:
     if one.plain is None:
         return NOT_KNOWN
-    other = "" if one.plain_file is None else f" of {code(one.plain_file)}"
-    return _marks.of(one.plain.record, _text.duration(one.plain.seconds)) + other
+    return _marks.of(one.plain.record, _text.duration(one.plain.seconds))
+
+
+def _plain_files(shown: Sequence[OperatingPoint]) -> str:
+    """Return whose plain steps stand in the table, where they are of other files."""
+    rows: dict[str, list[str]] = {}
+    for number, one in enumerate(shown, 1):
+        if one.plain_file is not None:
+            rows.setdefault(one.plain_file, []).append(str(number))
+    said = [
+        f"{code(name)} ({', '.join(at)})"
+        if name != _systems.COMMAND_LINE
+        else f"the command line ({', '.join(at)})"
+        for name, at in rows.items()
+    ]
+    return f"Plain steps are of {'; '.join(said)}." if said else ""
 
 
 def _unless(words: str, cell: str) -> str:
@@ -202,6 +217,13 @@ def _missing(every: Sequence[OperatingPoint]) -> list[str]:
         lines.append(
             "Acceptance is missing where the table has none: it is in the server's log (accept "
             f"len, or Mean acceptance length), which {code('python -m ingest')} reads."
+        )
+    systems = len({one.group for one in every if one.record.source == "imported"})
+    if systems > 1:
+        lines.append(
+            f"The imported points are of {systems} systems, by what their files name, and none is "
+            f"held against another's plain step; where they are of one, "
+            f"{code('python -m ingest --same-system')} says so."
         )
     lines.append(
         f"{code('python -m reports.speculation --from RUN')} says which draft length would be "

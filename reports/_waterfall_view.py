@@ -1,8 +1,8 @@
 """How a waterfall is shown: a table whose lines add up, the same drawn in report.html, and a plot.
 
 All times of a waterfall have the unit of its whole and as many decimals, so that they can be added.
-Bars are in percent of the longest, so that words stay legible at any width. A dashed border is
-predicted, a solid one measured or imported; what is unexplained is hatched.
+Bars are in percent of the longest, so that words stay legible at any width. Borders are those of
+all plots (`_plot_style.py`), dotted where a step is predicted; what is unexplained is hatched.
 """
 
 from __future__ import annotations
@@ -128,13 +128,12 @@ def plot(path: Path, one: Waterfall) -> None:
 
 def _bar(step: Step, left: float, length: float, one: Waterfall) -> str:
     said = escape(f"{step.name}: {signed(step.seconds)} ({step.how})")
-    dash = ' stroke-dasharray="3 2"' if step.source == "predicted" else ""
     fill = "url(#hatched)" if step.kind == "unexplained" else _colour(step)
     place = f'x="{left * 100:.2f}%" width="{max(length * 100, _NARROWEST):.2f}%"'
     pattern = _PATTERN if step is one.steps[0] else ""
     return (
         f'<svg width="100%" height="{_ROW}" aria-hidden="true">{pattern}'
-        f'<rect {place} y="4" height="{_ROW - 8}" fill="{fill}" stroke="#000"{dash}>'
+        f'<rect {place} y="4" height="{_ROW - 8}" fill="{fill}" {style.svg_border(step.source)}>'
         f"<title>{said}</title></rect></svg>"
     )
 

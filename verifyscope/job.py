@@ -29,6 +29,7 @@ from verifyscope.child import die_with_parent, signal_group, signal_name
 
 Result = Literal["passed", "cut", "failed", "skipped"]
 _GRACE_S = 3.0  # ending a step takes at most two of it
+_LOOK_S = 0.05
 _KEEP_S = 12.0  # what a step that may be cut has, instead of the first, to end by itself
 _MARK = "VERIFYSCOPE_STEP"
 _LONGEST_REASON = 160
@@ -260,27 +261,52 @@ def _judge(step: Step, status: int | None, seconds: float, limit_s: float, text:
 
 
 def _wait(
-    process: subprocess.Popen[bytes], limit_s: float, tick: Callable[[str], None]
+    process: subprocess.Popen[bytes],
+    limit_s: float,
+    tick: Callable[[str], None] = lambda text: None,
 ) -> int | None:
     """Return the exit status, None if the process has not ended in time."""
-    began = time.monotonic()
-    while (elapsed_s := time.monotonic() - began) < limit_s:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(min(1.0, limit_s - elapsed_s))
-        tick(f"{_clock(time.monotonic() - began)} of {_clock(limit_s)}")
-    return process.poll()
+    began, told_s = time.monotonic(), 0
+    while (status := _status(process)) is None:
+        elapsed_s = time.monotonic() - began
+        if elapsed_s >= limit_s:
+            break
+        if int(elapsed_s) > told_s:
+            told_s = int(elapsed_s)
+            tick(f"{_clock(told_s)} of {_clock(limit_s)}")
+        time.sleep(min(_LOOK_S, limit_s - elapsed_s))
+    return status
+
+
+def _status(process: subprocess.Popen[bytes]) -> int | None:
+    """Return the exit status, negative for a signal, None while the process runs.
+
+    Popen asks under a lock, which an interrupt at the wrong moment leaves locked for ever.
+    """
+    if process.returncode is None:
+        try:
+            found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG)
+        except ChildProcessError:  # interrupted right after it was asked
+            process.returncode = -signal.SIGINT
+        else:
+            if found is not None:
+                exited = found.si_code == os.CLD_EXITED
+                process.returncode = found.si_status if exited else -found.si_status
+    return process.returncode
 
 
 def _end(process: subprocess.Popen[bytes], keep_s: float) -> None:
-    """End the process group: interrupt, terminate, kill; what has exited leaves its children."""
+    """End the process group: interrupt, terminate, kill; what has exited leaves its children.
+
+    What is not gone then hangs in a driver: it is left, and the steps after it run.
+    """
     for number, wait_s in ((signal.SIGINT, keep_s), (signal.SIGTERM, _GRACE_S)):
-        if process.poll() is not None:
+        if _status(process) is not None:
             break
         signal_group(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(wait_s)
+        _wait(process, wait_s)
     signal_group(process.pid, signal.SIGKILL)
-    process.wait()
+    _wait(process, _GRACE_S)
 
 
 def _kill_marked(mark: str) -> None:

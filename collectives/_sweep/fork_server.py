@@ -31,7 +31,7 @@ def main() -> None:
     upstream = Connection(int(sys.argv[1]))
     gc.freeze()  # what is imported never becomes garbage: a rank need not look through it
     try:
-        upstream.send(Ready(torch=str(torch.__version__)))
+        upstream.send(Ready())
         while True:
             request = upstream.recv()
             if isinstance(request, CountGpus):

@@ -6,11 +6,9 @@ from typing import Literal
 from collectives._sweep.job import Launch, Timing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Ready:
-    """The fork server has imported torch, of this version."""
-
-    torch: str
+    """The fork server has imported torch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import get_args
 
-import torch
-import torch.distributed  # so that no rank has to import it
-
 import kernels
 from graphs import stub  # noqa: F401  # so that no rank has to import it
 from graphs._stub import worker
@@ -47,7 +44,7 @@ def main() -> None:
     kernels.all_ops()
     gc.freeze()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        upstream.send(Ready(torch=str(torch.__version__)))
+        upstream.send(Ready())
         while True:
             job, folder = upstream.recv()
             _Watch(job, Path(folder), upstream).run()

@@ -13,11 +13,9 @@ from verifyscope.records import Cache, Value
 from verifyscope.stats import Summary
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Ready:
-    """torch is imported, of this version."""
-
-    torch: str
+    """torch is imported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

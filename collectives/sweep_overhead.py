@@ -27,7 +27,9 @@ from typing import Annotated
 import typer
 
 from verifyscope import cli, units
+from verifyscope.child import variables
 from verifyscope.errors import Failure
+from verifyscope.rank_processes import variables_of_ranks
 from verifyscope.records import Measurement, Reader
 
 PROGRAM = "python -m collectives.sweep_overhead"
@@ -170,11 +172,9 @@ def _alternated(loop: Loop, rounds: int) -> Mapping[str, dict[str, list[float]]]
 
 
 def _bare() -> "subprocess.Popen[str]":
-    from collectives._sweep import launch
-
     return subprocess.Popen(
         [sys.executable, "-c", _BARE],
-        env=launch.variables(several=False),  # one network interface for all sides
+        env=variables(variables_of_ranks()),  # one network interface for all sides
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

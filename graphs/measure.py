@@ -37,6 +37,7 @@ from graphs.ablation import Account
 from verifyscope import cli, driver, passes, runs, units
 from verifyscope.errors import Failure, UsageError, choose
 from verifyscope.models import Model, find_model
+from verifyscope.records import Status
 from verifyscope.runs import Run
 
 _CPU_TP, _CPU_CONTEXT = "2", "256"
@@ -151,8 +152,7 @@ class _Case:
 
     def _ended(self, message: Refused | OutOfMemory | Failed) -> None:
         """Record that there is no more of this case."""
-        status: Any = {Refused: "skipped", OutOfMemory: "skipped"}.get(type(message))
-        status = status or ("hang" if getattr(message, "kind", "") == "hang" else "error")
+        status: Status = message.kind if isinstance(message, Failed) else "skipped"
         reason = message.reason
         if isinstance(message, OutOfMemory):
             reason = (
@@ -223,7 +223,7 @@ def _jobs(given: Asked) -> Iterator[Job]:
     _require_seconds(given)
     tp = _tp(given, device)
     reduces = asked.reduces(given.all_reduce or _default_reduce(given, device, tp))
-    ranks = _ranks(given, device, tp, reduces)
+    ranks = _ranks(given, tp, reduces)
     modes = _modes(given, device, reduces)
     for case in _cases(given, device, tp, reduces):
         yield Job(
@@ -299,7 +299,7 @@ def _default_reduce(given: Asked, device: DeviceName, tp: int) -> str:
     return "real" if tp > 1 and several else "none"
 
 
-def _ranks(given: Asked, device: DeviceName, tp: int, reduces: list[Reduce]) -> int:
+def _ranks(given: Asked, tp: int, reduces: list[Reduce]) -> int:
     real = reduces[0].kind == "real"
     ranks = units.parse_count(given.gpus) if given.gpus else tp if real else 1
     if real and ranks != tp:

@@ -3,7 +3,7 @@
 What is undecodable becomes the replacement character; colours of a terminal are taken out. UTF-16
 is known by its byte order mark, else by its zeros. The rest of an overlong line is dropped, so that
 memory stays bounded. A carriage return without a newline (a progress bar) ends a line, too, but
-counts none.
+counts none. Zeros are taken out: rotation leaves holes in a log that is still written.
 """
 
 import io
@@ -56,6 +56,8 @@ def numbered_lines(stream: BinaryIO, shipping: Shipping | None = None) -> Iterat
 def _numbered(stream: BinaryIO) -> Iterator[tuple[int, str]]:
     for number, data in enumerate(_lines(stream), 1):
         text = data.decode("utf-8", "replace").removeprefix("\ufeff")
+        if "\0" in text:
+            text = text.replace("\0", "")
         if "\x1b" in text:
             text = _COLOUR.sub("", text)
         text = text.rstrip("\r\n")
@@ -109,10 +111,23 @@ def _lines(stream: BinaryIO) -> Iterator[bytes]:
         yield from _decoded(stream, data[mark:], encoding)
         return
     while data:
+        data = _after_hole(stream, data)
         yield data
         while len(data) == LONGEST_LINE_BYTES and not data.endswith(b"\n"):
             data = stream.readline(LONGEST_LINE_BYTES)
         data = stream.readline(LONGEST_LINE_BYTES)
+
+
+def _after_hole(stream: BinaryIO, data: bytes) -> bytes:
+    """Return a line without the zeros before it, which a log has that was emptied while in use."""
+    while data.startswith(b"\0"):
+        data = data.lstrip(b"\0")
+        if not data.endswith(b"\n"):
+            more = stream.readline(LONGEST_LINE_BYTES - len(data))
+            if not more:
+                break
+            data += more
+    return data
 
 
 def _decoded(stream: BinaryIO, first: bytes, encoding: str) -> Iterator[bytes]:

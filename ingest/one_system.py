@@ -21,6 +21,7 @@ from verifyscope.systems import Aspect, System
 
 NAME = "systems-apart"
 _MOST_SHOWN = 12
+_MOST_FILES = 4
 
 Groups = list[list[Facts]]
 
@@ -111,12 +112,17 @@ def _shown(groups: Sequence[Sequence[Facts]]) -> str:
         files = list(dict.fromkeys(facts.file for facts in group))
         words = words_of(group)
         if words:
-            said.append(f"{listed(files)} ({words})")
+            said.append(f"{_few(files)} ({words})")
         else:
             silent += files
     shown = said[:_MOST_SHOWN]
     if len(said) > len(shown):
         shown.append(f"{len(said) - len(shown)} more")
     if silent:
-        shown.append(f"{listed(silent[:_MOST_SHOWN])} (names no system)")
+        shown.append(f"{_few(silent)} (names no system)")
     return "; ".join(shown)
+
+
+def _few(files: Sequence[str]) -> str:
+    more = len(files) - _MOST_FILES
+    return listed([*files[:_MOST_FILES], *([f"{more} more"] if more > 0 else [])])

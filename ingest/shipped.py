@@ -6,6 +6,7 @@
     {"log":"<line>\\n","stream":"stderr","time":"..."}        docker's json-file
     Jan 05 10:00:00 box python3[4711]: <line>                journalctl
     2026-01-05 10:00:00,123 - bench - INFO - <line>          logging of Python
+    2026-01-05 10:00:00,"<line>"                             a table of lines, as of Grafana
 
 It is taken off where most of the first lines carry it, and it alone. Where several sources are
 in one file, each line keeps the name of its own, as "name | line".
@@ -35,6 +36,7 @@ _FORMS = tuple(
         rf"{_TIME} {_NO_KERNEL}",
         rf"[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d {_NO_KERNEL}"
         r"(?P<name>[\w.-]{1,64} [\w.@/-]{1,64}?)\[\d+\]: ",
+        r'\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?,(?P<quoted>")',
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3} - [\w.]{1,64} - [A-Z]{4,8} - ",
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3} \| [A-Z]{4,8} {1,4}\| [\w.:<>-]{1,120} - ",
     )
@@ -91,7 +93,10 @@ def _of(form: re.Pattern[str]) -> _Split:
         found = form.match(text)
         if found is None:
             return None
-        return found.groupdict().get("name") or "", text[found.end() :]
+        named, rest = found.groupdict(), text[found.end() :]
+        if "quoted" in named:
+            rest = rest.rstrip("\r\n").removesuffix('"').replace('""', '"')
+        return named.get("name") or "", rest
 
     return split
 

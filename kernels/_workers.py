@@ -23,8 +23,11 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import kernels
+from verifyscope.child import signal_name
 from verifyscope.errors import Failure, UsageError
 
+# Loading torch takes seconds, on a busy disk a minute.
+_START_S = 300.0
 _START = multiprocessing.get_context("spawn")
 
 
@@ -122,6 +125,8 @@ class _Worker:
                 is_result, part = connection.recv()
                 if is_result:
                     return part
+        except TimeoutError as error:
+            return Lost(str(error))
         except (EOFError, OSError):
             return Lost(self._how_it_ended(), part)
         return Lost(f"did not end within {limit_s:g} s; see --timeout", part)
@@ -145,7 +150,10 @@ class _Worker:
             self._process = _START.Process(target=_serve, args=arguments, daemon=True)
             self._process.start()
             theirs.close()
-        connection.recv()  # it is ready
+        if not connection.poll(_START_S):
+            self.end()
+            raise TimeoutError(f"its process was not ready within {_START_S:g} s")
+        connection.recv()
         self._connection = connection
         return connection
 
@@ -157,8 +165,7 @@ class _Worker:
         code = process.exitcode
         if code is None or code >= 0:
             return f"its process ended with status {code}"
-        name = signal.Signals(-code).name if -code in [*signal.Signals] else f"signal {-code}"
-        return f"its process crashed with {name}"
+        return f"its process crashed with {signal_name(-code)}"
 
 
 def _serve(

@@ -1,8 +1,10 @@
 """Which plots a report has, and from which numbers each is drawn."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from reports import (
     _believed,
@@ -134,40 +136,52 @@ def sweeps(found: Collected, series: Sequence[_sweep.Series], *, folder: Folder)
         chunks = [
             lines[at : at + _plots.MOST_LINES] for at in range(0, len(lines), _plots.MOST_LINES)
         ]
+        rest = sum(map(len, chunks[_MOST_PLOTS:]))
         for number, chunk in enumerate(chunks[:_MOST_PLOTS], 1):
             name = f"sweep-{_file_name(op)}{f'-{number}' if number > 1 else ''}.png"
             path = folder.file(name)
             if path is not None:
-                _sweep_plot(path, chunk, op=op, found=found)
+                last = _rest(rest if number == _MOST_PLOTS else 0)
+                _sweep_plot(path, chunk, op=op, found=found, rest=last)
                 plots.append(Plot(file=name, alt=f"Time of {text(op)} against bytes"))
     return plots
 
 
-def _sweep_plot(path: Path, series: Sequence[_sweep.Series], *, op: str, found: Collected) -> None:
+def _sweep_plot(
+    path: Path, series: Sequence[_sweep.Series], *, op: str, found: Collected, rest: str
+) -> None:
     common, labels = _sweep.short_names(series, found)
-    points = [[(size, one) for size, one in line.points if one.median_s] for line in series]
     marks = {
         size: plural(tokens, "row")
-        for line in points
-        for size, measured in line
+        for one in series
+        for size, measured in one.points
         if isinstance(tokens := measured.dims.get("tokens"), int)
     }
     _plots.time_against_bytes(
         path,
-        [
-            _plots.Line(
-                label=label,
-                x=[size for size, _ in line],
-                y=[one.median_s for _, one in line if one.median_s],
-                band=_band([one for _, one in line]),
-                source=one_series.first.source,
-            )
-            for one_series, line, label in zip(series, points, labels, strict=True)
-            if line
-        ],
-        title=f"Time of {common or op}",
+        [_sweep_line(one, label) for one, label in zip(series, labels, strict=True)],
+        title=f"Time of {common or op}{rest}",
         marks=sorted(marks.items()),
     )
+
+
+def _sweep_line(one: _sweep.Series, label: str) -> _plots.Line:
+    """Return a line that breaks at the sizes that were tried and have no time."""
+    rows = [size.timed for size in one.sizes]
+    is_band = _band([row for row in rows if row is not None]) is not None
+    low, high = ([_seconds(row, end) for row in rows] for end in ("low_s", "high_s"))
+    return _plots.Line(
+        label=label,
+        x=[size.size_bytes for size in one.sizes],
+        y=[_seconds(row, "median_s") for row in rows],
+        band=(low, high) if is_band else None,
+        source=one.first.source,
+    )
+
+
+def _seconds(row: Measurement | None, name: Literal["median_s", "low_s", "high_s"]) -> float:
+    known: float | None = None if row is None else getattr(row, name)
+    return math.nan if known is None else known
 
 
 def combinations(one: SweepConclusion, found: Collected, *, folder: Folder) -> list[Plot]:
@@ -184,12 +198,13 @@ def combinations(one: SweepConclusion, found: Collected, *, folder: Folder) -> l
     ]
     lines += _believed_line(one, found)
     plots = []
-    for number, chunk in enumerate(_chunks(lines), 1):
+    chunks = _chunks(lines)
+    rest = _rest(len(lines) - 1 - sum(len(chunk) - 1 for chunk in chunks))
+    for number, chunk in enumerate(chunks, 1):
         name = f"{stem}{f'-{number}' if number > 1 else ''}.png"
         if (path := folder.file(name)) is not None:
-            _plots.time_against_bytes(
-                path, chunk, title=f"Time of a call: {title}", marks=_row_marks(contest)
-            )
+            said = f"Time of a call: {title}{rest if number == len(chunks) else ''}"
+            _plots.time_against_bytes(path, chunk, title=said, marks=_row_marks(contest))
             plots.append(Plot(file=name, alt=f"Time by combination: {text(title)}"))
     modes = list(_mode_lines(one))
     path = folder.file(f"{stem}-modes.png")

@@ -57,16 +57,28 @@ def _ordered(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _by_place(found: Collected) -> Places:
-    """Return the records by the file and line that they were read at, and by a kernel's name."""
+    """Return the records by the file and line that they were read at, and by a kernel's name.
+
+    A trace as a whole is at no line: it stands for all events of its file.
+    """
     wanted = {(each.file, each.at) for one in found.findings for each in one.evidence}
+    wanted |= {(file, None) for file, _ in wanted}
     places: dict[tuple[str, int | str | None], list[Measurement]] = {}
     for one in _packed.every(found):
         if one.origin is None:
             continue
-        for at in (one.origin.line, one.implementation if one.op in TRACE_OPS else None):
-            if at is not None and (one.origin.file, at) in wanted:
+        for at in _places(one):
+            if (one.origin.file, at) in wanted:
                 places.setdefault((one.origin.file, at), []).append(one)
     return places
+
+
+def _places(one: Measurement) -> list[int | str | None]:
+    if one.op == TRACE_OPS[0]:
+        return [None]
+    if one.op in TRACE_OPS:
+        return [one.implementation]
+    return [] if one.origin is None or one.origin.line is None else [one.origin.line]
 
 
 def _sentence(finding: Finding, places: Places) -> str:
@@ -77,5 +89,7 @@ def _sentence(finding: Finding, places: Places) -> str:
 
 def _evidence(evidence: Evidence, places: Places) -> str:
     place = evidence.file if evidence.at is None else f"{evidence.file}:{evidence.at}"
-    value = _marks.cited(text(evidence.value), places.get((evidence.file, evidence.at), ()), place)
-    return f"{value} at {code(place)}"
+    seen = places.get((evidence.file, evidence.at), ())
+    if not seen and not isinstance(evidence.at, int):
+        seen = places.get((evidence.file, None), ())
+    return f"{_marks.cited(text(evidence.value), seen, place)} at {code(place)}"

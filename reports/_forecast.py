@@ -153,6 +153,11 @@ def steps(one: Forecast) -> list[tuple[str, float]]:
     return [(name, seconds) for name, seconds in known if seconds is not None]
 
 
+def base(one: Forecast) -> Measurement | None:
+    """Return the pass as it is, against which levers are held."""
+    return next((lever for lever in one.levers if lever.dims.get("number") == 0), None)
+
+
 def _worth(lever: Measurement, name: str) -> tuple[str, str, str]:
     seconds = _dim(lever, f"{name}_s")
     if seconds is None:

@@ -9,7 +9,7 @@ import base64
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -26,6 +26,8 @@ from verifyscope.records import Measurement
 
 PAGE = "report.html"
 _REPORT, _DOCUMENT = "report.html.j2", "document.html.j2"
+MOST_BYTES = 6_000_000
+_PACKED = "\ue010"  # no record's text can hold it
 _HERE = Path(__file__).parent
 _OWN_IDS = (
     "one-pass",
@@ -44,35 +46,47 @@ def page(
     *,
     plots: Path | None,
     records: Mapping[str, Measurement],
-    packed: str,
+    names: Mapping[str, str],
+    packed: Callable[[int], str],
     drawing: str,
+    places: Mapping[str, str],
 ) -> str:
     """Return the whole file.
 
-    `plots` holds the images that `markdown` names, `records` those of its marks by id; `packed`
-    are the records for the page's own table (reports/_packed.py), `drawing` is a timeline as SVG.
+    `plots` holds the images that `markdown` names, `records` those of its marks by id and `names`
+    what the page calls them; `packed` gives the records for the page's own table in the letters
+    that are left for them (reports/_packed.py), `drawing` is a timeline as SVG, `places` the HTML
+    of paragraphs that are no more than a name of it.
     """
-    shown = _shown(markdown, plots, records, scripts=("tables.js", "page.js"))
-    return _template(_REPORT).render(drawing=drawing, packed=packed, **shown)
+    scripts = ("tables.js", "page.js")
+    shown = _shown(markdown, plots, records, names, scripts=scripts, places=places)
+    whole = _template(_REPORT).render(drawing=drawing, packed=_PACKED, **shown)
+    return whole.replace(_PACKED, packed(MOST_BYTES - len(whole.encode())), 1)
 
 
 def document(markdown: str, *, plots: Path | None, records: Mapping[str, Measurement]) -> str:
     """Return a page without a table of all records; its tables sort and filter all the same."""
-    return _template(_DOCUMENT).render(**_shown(markdown, plots, records, scripts=("tables.js",)))
+    names = {name: name for name in records}
+    shown = _shown(markdown, plots, records, names, scripts=("tables.js",))
+    return _template(_DOCUMENT).render(**shown)
 
 
 def _shown(
     markdown: str,
     plots: Path | None,
     records: Mapping[str, Measurement],
+    names: Mapping[str, str],
     *,
     scripts: Sequence[str],
+    places: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
     """Return what each template shows."""
     tokens = _markdown().parse(markdown)
     _set_anchors(tokens)
     body = _Page(plots).render(tokens, _markdown().options, {})
-    first, *sections = _sections(_marks.as_html(body, records))
+    for place, html in (places or {}).items():
+        body = body.replace(f"<p>{place}</p>", html)
+    first, *sections = _sections(_marks.as_html(body, records, names))
     style, script = _file("page.css"), "".join(map(_file, scripts))
     return {
         "title": _title(markdown),
@@ -84,6 +98,11 @@ def _shown(
         "sections": sections,
         "names": _names(tokens),
     }
+
+
+def inline(markdown: str) -> str:
+    """Return a line of Markdown as HTML; marks stay."""
+    return str(_markdown().renderInline(markdown))
 
 
 class _Page(RendererHTML):

@@ -73,18 +73,21 @@ def ids(markdown: str) -> Iterator[str]:
         yield from found[1].partition(_ABOUT)[0].split()
 
 
-def as_html(body: str, records: Mapping[str, Measurement]) -> str:
-    """Return HTML whose marked numbers carry the class of their source and their records' ids."""
+def as_html(body: str, records: Mapping[str, Measurement], names: Mapping[str, str]) -> str:
+    """Return HTML whose marked numbers carry the class of their source and their records.
+
+    records: those of the marks; names: what the page calls them, if not by their ids. Both by id.
+    """
 
     def element(found: re.Match[str]) -> str:
-        names, quoted, counts_as = (*found[1].split(_ABOUT), "", "")[:3]
-        known = [records[name] for name in names.split() if name in records]
+        ids, quoted, counts_as = (*found[1].split(_ABOUT), "", "")[:3]
+        known = [records[name] for name in ids.split() if name in records]
         if not known or (not quoted and known[0].median_s is None):
             return found[2]
         about = unquote(quoted)
         computed = "derived " if about.startswith(_COMPUTED) else ""
         exact = f'data-f="{escape(about)}"' if about else f'data-s="{known[0].median_s!r}"'
-        joined = " ".join(one.id for one in known)
+        joined = " ".join(names.get(one.id, one.id) for one in known)
         source = counts_as or weakest(known)
         return f'<a class="n {computed}{source}" data-r="{joined}" {exact}>{found[2]}</a>'
 

@@ -94,7 +94,16 @@ def points(found: Collected) -> list[OperatingPoint]:
     records = [one for one in (*found.kernels, *found.passes) if one.median_s]
     known = _Known(records=records, plains=list(plain_steps(records)), systems=_systems.of(records))
     made = [*_cycles(known), *_tables(known), *_passes(found, known)]
-    return sorted(made, key=lambda one: (one.system, one.name, one.requests or 0, one.rows or 0))
+    return sorted(
+        made,
+        key=lambda one: (
+            one.system,
+            _systems.place(one.record),
+            one.requests or 0,
+            one.rows or 0,
+            one.name,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,15 +85,15 @@ def overview(several: Sequence[Series]) -> str:
             code(one.first.op),
             code(one.first.implementation),
             text(_provenance.system(one.first)) or NOT_KNOWN,
-            f"{len(one.rows):,}",
-            _over(one),
             _span(one),
             grown(one),
+            f"{len(one.rows):,}",
+            _over(one),
             code(_file(one.first)),
         )
         for one in several[:MOST_SERIES]
     ]
-    header = ("what", "by", "on", "points", "over", "time", "four beside one", "from")
+    header = ("what", "by", "on", "time", "four beside one", "points", "over", "from")
     return known_columns(header, lines, always=2, align="lllrlrll")
 
 

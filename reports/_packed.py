@@ -2,13 +2,14 @@
 
 A row is a measurement, a finding or a kernel build; what has no time says why. Columns of equal
 length; a column of words is its different words and a number for each row. JSON, deflate (zlib),
-base64. Medians have nine digits, ends of intervals five.
+base64. Medians have nine digits, ends of intervals five, ids as many letters as tell them apart.
 """
 
 import base64
 import itertools
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,7 +20,7 @@ from verifyscope.records import Compiled, Finding, Measurement
 
 MOST_RECORDS = 100_000
 _LEVEL = 5
-_MOST_LETTERS = 3_600_000  # of a page of 6 MB
+_SHORTEST_ID = 8
 
 
 class _Words(msgspec.Struct, frozen=True):
@@ -44,7 +45,7 @@ class _Columns(msgspec.Struct, frozen=True):
     left_out: int
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class Row(NamedTuple):
     """One record as the table shows it; `kind` is its source, or what else it is."""
 
     id: str
@@ -62,7 +63,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     high_s: float | None = None
 
 
-_WORDS = ("kind", "op", "implementation", "case", "how", "status", "machine", "says", "origin")
+_WORDS = Row._fields[1:-3]
 
 
 def every(found: Collected) -> list[Measurement]:
@@ -83,27 +84,45 @@ def every(found: Collected) -> list[Measurement]:
     )
 
 
-def packed(records: Sequence[Measurement], found: Collected) -> str:
-    """Return what the page unpacks, of the first MOST_RECORDS, of fewer if these are too long."""
+def short_ids(records: Iterable[Measurement]) -> dict[str, str]:
+    """Return the shortest beginnings of ids that tell all apart, by id."""
+    ids = [one.id for one in records]
+    for length in range(_SHORTEST_ID, max(map(len, ids), default=0)):
+        short = {name: name[:length] for name in ids}
+        if len(set(short.values())) == len(short):
+            return short
+    return {name: name for name in ids}
+
+
+def packed(
+    records: Sequence[Measurement], found: Collected, *, names: Mapping[str, str], room: int
+) -> str:
+    """Return what the page unpacks in at most `room` letters: of the first records that fit.
+
+    names: what the page calls each record by its id.
+    """
     rows = [
-        *(_of_finding(number, one, found) for number, one in enumerate(found.findings, 1)),
-        *(_of_measurement(one, found) for one in records[:MOST_RECORDS]),
+        *(_of_finding(number, one) for number, one in enumerate(found.findings, 1)),
+        *(_of_measurement(one, found, names[one.id]) for one in records[:MOST_RECORDS]),
         *(_of_build(number, one, found) for number, one in enumerate(found.compiled, 1)),
     ]
     there = len(found.findings) + len(records) + len(found.compiled)
     most = min(len(rows), MOST_RECORDS)
-    while len(letters := _letters(rows[:most], there - most)) > _MOST_LETTERS:
-        most //= 2
+    while len(letters := _letters(rows[:most], there - most)) > room and most:
+        most = int(most * min(0.9, 0.97 * room / len(letters)))
     return letters
 
 
 def _letters(shown: Sequence[Row], left_out: int) -> str:
+    ids, *words, medians, lows, highs = (
+        zip(*shown, strict=True) if shown else [()] * len(Row._fields)
+    )
     columns = _Columns(
-        id=[one.id for one in shown],
-        **{name: _words(getattr(one, name) for one in shown) for name in _WORDS},
-        median_s=[_digits(one.median_s, 9) for one in shown],
-        low_s=[_digits(one.low_s, 5) for one in shown],
-        high_s=[_digits(one.high_s, 5) for one in shown],
+        id=list(ids),
+        **{name: _words(column) for name, column in zip(_WORDS, words, strict=True)},
+        median_s=[_digits(value, 9) for value in medians],
+        low_s=[_digits(value, 5) for value in lows],
+        high_s=[_digits(value, 5) for value in highs],
         left_out=left_out,
     )
     return base64.b64encode(zlib.compress(msgspec.json.encode(columns), _LEVEL)).decode("ascii")
@@ -116,14 +135,14 @@ def _words(values: Iterable[str]) -> _Words:
     return _Words([one_line(word) for word in numbers], at)
 
 
-def _of_measurement(one: Measurement, found: Collected) -> Row:
+def _of_measurement(one: Measurement, found: Collected, name: str) -> Row:
     return Row(
-        id=one.id,
+        id=name,
         kind=one.source if one.median_s is not None else "no time",
         op=one.op,
         implementation=one.implementation,
         case=one.case,
-        how=" ".join(word for word in (one.mode, one.launch, one.cache, *one.flags) if word),
+        how=_how(one),
         status=one.status,
         machine=_machine(one, found),
         says=one.reason or "",
@@ -134,7 +153,7 @@ def _of_measurement(one: Measurement, found: Collected) -> Row:
     )
 
 
-def _of_finding(number: int, one: Finding, found: Collected) -> Row:
+def _of_finding(number: int, one: Finding) -> Row:
     worth = "" if one.worth_s is None else f" Worth {_text.duration(one.worth_s)}."
     action = "" if one.next_action is None else f" Next: {one.next_action}."
     places = (each.file + ("" if each.at is None else f":{each.at}") for each in one.evidence)
@@ -143,7 +162,6 @@ def _of_finding(number: int, one: Finding, found: Collected) -> Row:
         kind="finding",
         op=one.name,
         how=one.confidence,
-        machine="" if one.environment is None else found.letter(one.environment),
         says=f"{one.sentence}.{worth}{action}".replace("..", "."),
         origin=", ".join(dict.fromkeys(places)),
     )
@@ -175,6 +193,14 @@ def _takes(one: Compiled) -> str:
         *one.found,
     ]
     return ", ".join(word for word in words if word)
+
+
+def _how(one: Measurement) -> str:
+    """Return how it was timed, on how many ranks, and which settings it asked for."""
+    ranks = None if one.ranks is None else _text.plural(one.ranks, "rank")
+    asked = (f"{name}={value}" for name, value in one.requested.items())
+    words = (one.mode, one.launch, one.cache, ranks, *one.flags, *asked)
+    return " ".join(word for word in words if word)
 
 
 def _machine(one: Measurement, found: Collected) -> str:

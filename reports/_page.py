@@ -20,6 +20,7 @@ from reports import (
     _compiled,
     _environments,
     _findings,
+    _first_screen,
     _html,
     _kernels,
     _marks,
@@ -37,21 +38,23 @@ from reports import (
     _sweep_view,
     _text,
     _traces,
-    _verdict,
     _verify,
     _where,
 )
 from reports._attention_view import attention_view
 from reports._collected import Collected
 from reports._drawn import Folder
+from reports._first_screen import FirstScreen
 from reports._kernels import Kernels
 from reports._markdown import bullets, code, text
 from reports._moe_view import moe_view
 from reports._op_view import OpView, left_out, op_view
-from reports._summary import summary
 from reports._text import plural
 from verifyscope import environment
 from verifyscope.records import Compiled
+from verifyscope.sweep_conclusion import SweepConclusion
+
+_MOST_SAID = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,25 +69,42 @@ class MadeBy:
 def write(found: Collected, folder: Path, *, command: str, plots: bool) -> None:
     """Write report.md, its plots and report.html, made by `command`, into `folder`."""
     every = _packed.every(found)
-    by_id = {one.id: one for one in every}
-    page = _single_blank_lines(_marked(found, Folder(path=folder if plots else None), command))
-    page = _provenance.said(page, by_id, found)
-    (folder / "report.md").write_text(_marks.removed(page), encoding="utf-8")
+    by_id, names = {one.id: one for one in every}, _packed.short_ids(every)
+    drawn = Folder(path=folder if plots else None)
+    series, sweeps = _sweep.all_series(found), _combinations.concluded(found)
+    not_run = _not_run.grouped(found.not_run)
+    first = _first_screen.first_screen(found, series=series, sweeps=sweeps, not_run=not_run)
+    marked = _marked(
+        found, drawn, command, first=first, series=series, sweeps=sweeps, not_run=not_run
+    )
+    page = _provenance.said(_single_blank_lines(marked), by_id, found)
+    shown = _first_screen.in_markdown(page, first, found, drawn)
+    (folder / "report.md").write_text(_marks.removed(shown), encoding="utf-8")
     html = _html.page(
-        page,
+        _first_screen.before_html(page, first),
         plots=folder if plots else None,
         records=by_id,
-        packed=_packed.packed(every, found),
-        drawing=_pass_drawing.drawing(found, _budget.passes(found.predicted)),
+        names=names,
+        packed=lambda room: _packed.packed(every, found, names=names, room=room),
+        drawing=_pass_drawing.drawing(first.subject, found),
+        places=_first_screen.places(first, found),
     )
     (folder / _html.PAGE).write_text(html, encoding="utf-8")
 
 
-def _marked(found: Collected, drawn: Folder, command: str) -> str:
+def _marked(
+    found: Collected,
+    drawn: Folder,
+    command: str,
+    *,
+    first: FirstScreen,
+    series: Sequence[_sweep.Series],
+    sweeps: Sequence[SweepConclusion],
+    not_run: list[_not_run.Group],
+) -> str:
     """Return the Markdown, in which numbers are marked with their records (reports/_marks.py)."""
     kernels = _kernels.kernels(found)
     stub = _stub_passes.cases(found)
-    series, sweeps = _sweep.all_series(found), _combinations.concluded(found)
     changes = _changes.changes(found)
     curves = {op.name: _verify.curves(op) for op in kernels.ops}
     drawn = drawn.with_curves(kernels.ops, curves)
@@ -92,24 +112,10 @@ def _marked(found: Collected, drawn: Folder, command: str) -> str:
     attention = _attention.attention(found, kernels.ops, builds)
     moe = _moe.moe(found, kernels.ops, builds)
     passes = _budget.passes(found.predicted)
-    not_run = _not_run.grouped(found.not_run)
     found.warnings[:] = dict.fromkeys(found.warnings)
     return _template().render(
         made_by=_made_by(found, command),
-        what=_what(found),
-        verdict=_verdict.verdict(found, series=series, sweeps=sweeps, predicted=passes),
-        actions=_verdict.actions(found, passes),
-        summary=summary(
-            found,
-            not_run,
-            kernels=kernels,
-            curves=curves,
-            series=series,
-            sweeps=sweeps,
-            passes=passes,
-            changes=changes,
-            stub=_stub_passes.headline(stub),
-        ),
+        first=first,
         findings=_findings.shown(found),
         findings_left_out=left_out(_findings.left_out(found.findings), "finding"),
         environments=_environments_view(found),
@@ -121,7 +127,7 @@ def _marked(found: Collected, drawn: Folder, command: str) -> str:
         traces=_traces_view(found),
         where=_where.view(found, passes, drawn),
         stub=_stub_view(found, stub),
-        speculation=_speculation.section(found, drawn),
+        speculation=_speculation.section(first.points, drawn),
         compiled=_compiled_view(builds, (*attention.builds, *moe.builds)),
         not_run=_not_run_view(not_run),
         missing=bullets(
@@ -167,36 +173,6 @@ def _single_blank_lines(page: str) -> str:
         if line or (lines and lines[-1]):
             lines.append(line)
     return "\n".join(lines).strip() + "\n"
-
-
-def _what(found: Collected) -> str:
-    """Return on which machines, from which files and for which GPUs there is something."""
-    ids: dict[str, None] = {}
-    files: dict[str, None] = {}
-    for one in (*found.kernels, *found.collectives, *found.traces, *found.passes):
-        if one.source == "measured":
-            ids[one.environment] = None
-        elif one.origin is not None:
-            files[one.origin.file] = None
-    machines = [found.environments[name] for name in ids if name in found.environments]
-    gpus = dict.fromkeys(
-        str(one.dims.get("gpu") or one.method.get("gpu", "a GPU"))
-        for one in (*found.predicted, *found.predicted_passes, *found.predicted_kernels)
-    )
-    lines = []
-    if ids:
-        several = len(found.environments) > 1
-        names = (
-            (f"{found.letter(one.id)}: " if several else "") + _environments.machine(one)
-            for one in machines
-        )
-        shown = "; ".join(names) or "a machine that no record describes"
-        lines.append(f"Measured on {shown}.")
-    if files:
-        lines.append(f"Imported from {_text.listed(map(code, files))}.")
-    if gpus:
-        lines.append(f"Predicted for {_text.listed(map(text, gpus))}.")
-    return " ".join(lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +226,7 @@ class KernelsView:
     by_interval: bool
     on_cpu: bool
     others: str
+    others_said: str
     other_files: list[_others.FileView]
     others_left_out: str
     left_out: str
@@ -273,6 +250,7 @@ def _kernels_view(
         by_interval=_kernels.has_interval_verdicts(kernels),
         on_cpu=any(found.on_cpu(row.point.main) for op in kernels.ops for row in op.rows),
         others=_others.overview(others) if others else "",
+        others_said=bullets(_others.sentences(others)[:_MOST_SAID]),
         other_files=_others.files(others[: _others.MOST_SERIES]),
         others_left_out=left_out(len(others) - _others.MOST_SERIES, "line"),
         left_out=plural(kernels.left_out, "case") if kernels.left_out else "",

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from reports import _budget, _forecast, _plot_style, _text
+from reports import _budget, _plot_style, _text
 from reports._collected import Collected
 from reports._forecast import Forecast
-from reports._verdict import measured_passes, same_case
+from reports._subject import Subject, same_case
 from verifyscope import passes
 from verifyscope.parts import IDLE, class_of
-from verifyscope.records import Measurement
+from verifyscope.records import Measurement, Source
 
 _ROOM = 96.0  # percent of the width for the longest lane
 _MODE_HEIGHT = 78
@@ -45,17 +45,15 @@ class _Mode:
     pass_s: float
     host_s: float | None
     device: Sequence[tuple[str, float]]
-    source: str
+    source: Source
 
 
-def drawing(found: Collected, predicted: Sequence[_budget.Pass]) -> str:
-    """Return a heading and the drawing of the first pass that was played or measured, or none."""
-    wholes = _forecast.forecasts(found.predicted_passes)
-    played = next((one for one in predicted if one.made_by in wholes), None)
-    measured = measured_passes(found)
+def drawing(subject: Subject, found: Collected) -> str:
+    """Return a heading and the drawing of what was measured or played of one system, or none."""
+    measured, played = subject.measured, subject.predicted
     modes = [_measured(one, found) for one in measured if one.median_s]
-    if played is not None:
-        modes += _predicted(played, wholes[played.made_by])
+    if played is not None and subject.forecast is not None:
+        modes += _predicted(played, subject.forecast)
     if not modes:
         return ""
     titles = [f"Measured: {measured[0].case}"] if measured else []
@@ -121,7 +119,6 @@ def _predicted(one: _budget.Pass, whole: Forecast) -> Iterator[_Mode]:
 
 
 def _lanes(one: _Mode, *, top: int, scale: float) -> str:
-    border = ' stroke-dasharray="2 3"' if one.source == "predicted" else ""
     words = escape(f"{one.name}: {_text.duration(one.pass_s)}")
     parts = [f'<text x="0" y="{top + 16}">{words}</text>']
     if one.host_s is not None:
@@ -132,7 +129,7 @@ def _lanes(one: _Mode, *, top: int, scale: float) -> str:
         left += seconds
     parts.append(
         f'<rect x="0" y="{top + 37}" width="{one.pass_s * scale:.3f}%" height="24" fill="none" '
-        f'stroke="#000"{border}/>'
+        f"{_plot_style.svg_border(one.source)}/>"
     )
     return "".join(parts)
 

@@ -11,7 +11,9 @@ def one_line(words: str) -> str:
     """Return the words on one line, without letters that do not show or that turn others."""
     if not words.isprintable():
         words = "".join(letter if letter.isprintable() else " " for letter in words)
-    return shortened(" ".join(words.split()))
+    if "  " in words or words != words.strip():
+        words = " ".join(words.split())
+    return shortened(words)
 
 
 def shortened(line: str) -> str:

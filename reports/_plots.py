@@ -188,12 +188,18 @@ def _draw_bar(axes: Axes, bar: Bar, *, at: int, longest: float) -> None:
 def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
     for number, line in enumerate(lines):
         at = number if line.colour is None else line.colour
-        looks = style.line(at, line.source, colour=style.GREY if line.is_floor else None)
+        if line.is_floor:
+            looks = style.line(0, line.source, colour=style.GREY)
+        else:
+            looks = style.line(at, line.source)
         if line.second:
             looks["linestyle"] = "-."
         axes.plot(line.x, line.y, label=line.label, **looks)
         if line.band is not None:
             axes.fill_between(line.x, *line.band, color=looks["color"], alpha=0.15, linewidth=0)
+        untimed = [x for x, y in zip(line.x, line.y, strict=True) if math.isnan(y)]
+        if untimed:
+            style.untimed(axes, untimed, str(looks["color"]))
         if line.fit is not None:
             _draw_fit(axes, line, str(looks["color"]))
     style.legend(

@@ -7,10 +7,9 @@ plain step is a line: above it speculation pays.
 from collections.abc import Hashable, Sequence
 
 from reports import _marks, _speculation_map, _systems, _text
-from reports._collected import Collected
 from reports._drawn import Folder
 from reports._markdown import bullets, code, table, text
-from reports._operating_points import OperatingPoint, points
+from reports._operating_points import OperatingPoint
 from reports._text import NOT_KNOWN, plural
 from verifyscope.records import Measurement
 
@@ -25,9 +24,8 @@ _ABOUT = (
 )
 
 
-def section(found: Collected, folder: Folder) -> str:
+def section(every: Sequence[OperatingPoint], folder: Folder) -> str:
     """Return the section as Markdown; "" where no record is of a cycle or of a verify."""
-    every = points(found)
     if not every:
         return ""
     shown = every[:_MOST_POINTS]
@@ -38,6 +36,7 @@ def section(found: Collected, folder: Folder) -> str:
         bullets(_verdicts(shown)),
         *_maps(shown, folder),
         _table(shown),
+        _plain_files(shown),
         f"{plural(left_out, 'point')} are left out here; all are in the records."
         if left_out > 0
         else "",
@@ -46,10 +45,10 @@ def section(found: Collected, folder: Folder) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def in_short(found: Collected) -> str:
+def in_short(several: Sequence[OperatingPoint]) -> str:
     """Return in a sentence where speculation pays, of the system that most is known of, or ""."""
     judged: dict[Hashable, list[OperatingPoint]] = {}
-    every = [one for one in points(found) if one.is_cycle]
+    every = [one for one in several if one.is_cycle]
     for one in every:
         if one.speedup is not None:
             judged.setdefault(one.group, []).append(one)
@@ -60,8 +59,8 @@ def in_short(found: Collected) -> str:
     paying = [one for one in most if (one.speedup or 0.0) > 1]
     least, last = ordered[0], ordered[-1]
     need = f"{break_even(least)} to {break_even(last)}" if len(most) > 1 else break_even(least)
-    several = len({one.group for one in every}) > 1
-    where = f"On {text(system(least))} acceptance" if several else "Acceptance"
+    is_one = len({one.group for one in every}) == 1
+    where = f"On {text(system(least))} acceptance" if not is_one else "Acceptance"
     return (
         f"{where} must exceed {need} to pay; speculation pays at {len(paying)} of "
         f"{plural(len(most), 'operating point')}, at best {speedup(max(most, key=_speedup))} x and "
@@ -176,8 +175,22 @@ def _both(one: OperatingPoint) -> list[Measurement]:
 def _plain(one: OperatingPoint) -> str:
     if one.plain is None:
         return NOT_KNOWN
-    other = "" if one.plain_file is None else f" of {code(one.plain_file)}"
-    return _marks.of(one.plain.record, _text.duration(one.plain.seconds)) + other
+    return _marks.of(one.plain.record, _text.duration(one.plain.seconds))
+
+
+def _plain_files(shown: Sequence[OperatingPoint]) -> str:
+    """Return whose plain steps stand in the table, where they are of other files."""
+    rows: dict[str, list[str]] = {}
+    for number, one in enumerate(shown, 1):
+        if one.plain_file is not None:
+            rows.setdefault(one.plain_file, []).append(str(number))
+    said = [
+        f"{code(name)} ({', '.join(at)})"
+        if name != _systems.COMMAND_LINE
+        else f"the command line ({', '.join(at)})"
+        for name, at in rows.items()
+    ]
+    return f"Plain steps are of {'; '.join(said)}." if said else ""
 
 
 def _unless(words: str, cell: str) -> str:
@@ -204,6 +217,13 @@ def _missing(every: Sequence[OperatingPoint]) -> list[str]:
         lines.append(
             "Acceptance is missing where the table has none: it is in the server's log (accept "
             f"len, or Mean acceptance length), which {code('python -m ingest')} reads."
+        )
+    systems = len({one.group for one in every if one.record.source == "imported"})
+    if systems > 1:
+        lines.append(
+            f"The imported points are of {systems} systems, by what their files name, and none is "
+            f"held against another's plain step; where they are of one, "
+            f"{code('python -m ingest --same-system')} says so."
         )
     lines.append(
         f"{code('python -m reports.speculation --from RUN')} says which draft length would be "

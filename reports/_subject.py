@@ -55,17 +55,13 @@ class Subject:
         """Return the measured mode of that launch."""
         return next((one for one in self.measured if one.launch == launch), None)
 
-    @property
-    def rows(self) -> int | None:
-        """Return the rows of the pass."""
-        dims = self.best.dims if self.best is not None else self._dims()
-        value = dims.get("rows")
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-    def _dims(self) -> Mapping[str, Value]:
+    def dim(self, name: str) -> Value | None:
+        """Return what names the pass: model, tp, rows, requests, context or gpu."""
+        if self.best is not None:
+            return self.best.dims.get(name)
         if self.predicted is not None:
-            return dict(self.predicted.words)
-        return self.imported[0].dims if len(self.imported) == 1 else {}
+            return dict(self.predicted.words).get(name)
+        return self.imported[0].dims.get(name) if len(self.imported) == 1 else None
 
 
 def subject(found: Collected, predicted: Sequence[_budget.Pass]) -> Subject:

@@ -18,7 +18,7 @@ from reports._text import NOT_KNOWN, plural
 from verifyscope.records import Measurement
 
 MOST_SERIES = 100
-MOST_FILES = 40
+MOST_FILES = 20
 FOUR_ROWS_BYTES = 4 * 7168 * 2
 _NEAR = 2.0  # a size further off than this factor says nothing of four rows
 _MOST_COLUMNS = 6
@@ -52,10 +52,10 @@ def overview(series: Sequence[Series], found: Collected) -> str:
     """Return a line for each series."""
     lines = [_line(one, found) for one in series[:MOST_SERIES]]
     header = (
-        *("collective", "by", "ranks", "type", "timed", "on", "sizes", "bytes"),
-        *("four rows", "largest busbw", "flags", "from"),
+        *("collective", "by", "ranks", "type", "timed", "four rows", "largest busbw"),
+        *("flags", "on", "from", "sizes", "bytes"),
     )
-    return known_columns(header, lines, always=2, align="llrlllrlrrll") if lines else ""
+    return known_columns(header, lines, always=2, align="llrllrrlllrl") if lines else ""
 
 
 def files(series: Sequence[Series], found: Collected) -> list[FileView]:
@@ -84,13 +84,13 @@ def _line(one: Series, found: Collected) -> tuple[str, ...]:
         NOT_KNOWN if first.ranks is None else f"{first.ranks}",
         text(", ".join(str(first.dims[dim]) for dim in ("dtype", "redop") if dim in first.dims)),
         text(", ".join((*_sweep.mode(first), *_sweep.asked(first)))),
-        _on(one, found),
-        f"{len(sizes):,}",
-        f"{sizes[0]:,} to {sizes[-1]:,}" if len(sizes) > 1 else f"{sizes[0]:,}",
         _four_rows(one),
         _largest_busbw(one),
         ", ".join(f"**{text(flag)}**" for flag in _sweep.shared_flags(one)),
+        _on(one, found),
         code(_file(first)) if one.imported else "measured here",
+        f"{len(sizes):,}",
+        f"{sizes[0]:,} to {sizes[-1]:,}" if len(sizes) > 1 else f"{sizes[0]:,}",
     )
 
 

@@ -64,21 +64,20 @@ def overview(several: Sequence[Trace]) -> str:
         lines.append(
             (
                 text(trace.case),
+                code(trace.file) if trace.file else NOT_KNOWN,
                 _text.median(whole),
                 NOT_KNOWN if whole is None else busy(whole),
                 NOT_KNOWN if whole is None else _count(whole.dims.get("kernels")),
                 NOT_KNOWN if whole is None else _count(whole.dims.get("graph_launches")),
                 _text.median(step),
                 *(_told_share(by_class.get(name)) for name in shown),
-                code(trace.file) if trace.file else NOT_KNOWN,
             )
         )
     header = (
-        *("trace", "span", "busy", "kernels", "graphs", "a step"),
+        *("trace", "from", "span", "busy", "kernels", "graphs", "a step"),
         *(name.replace("_", " ") for name in shown),
-        "from",
     )
-    return known_columns(header, lines, always=2, align="l" + "r" * (len(shown) + 5) + "l")
+    return known_columns(header, lines, always=2, align="ll" + "r" * (len(shown) + 5))
 
 
 def busy(whole: Measurement) -> str:

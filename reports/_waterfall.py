@@ -8,6 +8,7 @@ its parts where they stand. *Unexplained* is what is left over; it may be below 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from reports import _budget, _marks, _text
 from reports._collected import Collected
@@ -33,35 +34,56 @@ def waterfall(subject: Subject, found: Collected) -> Waterfall | None:
     return _of_prediction(subject, subject.predicted)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """What is predicted of the whole pass; `words` are marked, with "at least" where it is that."""
+
+    seconds: float
+    records: tuple[Measurement, ...]
+    words: str
+
+
+def predicted(subject: Subject) -> Predicted | None:
+    """Return the time of the pass as it is played, else of its parts alone."""
+    if subject.predicted is None:
+        return None
+    parts, mode = subject.predicted.with_components, played(subject)
+    least = "at least " if parts.whole.unknown else ""
+    if mode is not None and mode.median_s is not None:
+        return Predicted(
+            seconds=mode.median_s, records=(mode,), words=f"{least}{_text.median(mode)}"
+        )
+    seconds = parts.whole.seconds
+    if seconds is None:
+        return None
+    words = _marks.derived(_text.duration(seconds), parts.records, "sum of time x calls")
+    return Predicted(seconds=seconds, records=parts.records, words=f"{least}{words}")
+
+
 # ---- A prediction, and what was seen of it ----
 
 
-def _of_prediction(subject: Subject, predicted: _budget.Pass) -> Waterfall | None:
-    parts = predicted.with_components
+def _of_prediction(subject: Subject, one: _budget.Pass) -> Waterfall | None:
+    parts, mode, known = one.with_components, played(subject), predicted(subject)
     busy_s = parts.whole.seconds
-    if busy_s is None:
+    if busy_s is None or known is None:
         return None
-    steps = [*_floors(predicted), *_above(predicted), *_collectives(parts)]
-    played = _played(subject)
-    if played is not None and played.median_s is not None:
-        steps.append(_idle(played, played.median_s - busy_s))
-    predicted_s = busy_s if played is None else played.median_s or busy_s
-    last = _end(subject, played)
-    records = (*parts.records, *(() if played is None else (played,)))
+    steps = [*_floors(one), *_above(one), *_collectives(parts)]
+    if mode is not None and mode.median_s is not None:
+        steps.append(_idle(mode, mode.median_s - busy_s))
+    last = _end(subject, mode)
     if last is None:
         least = "at least " if parts.whole.unknown else ""
-        how = f"predicted: {least}the sum of these"
-        shown = (played,) if played is not None else parts.records
         last = Step(
-            name="predicted", seconds=predicted_s, kind="whole", part="", records=shown,
-            source="predicted", how=how,
+            name="predicted", seconds=known.seconds, kind="whole", part="", records=known.records,
+            source="predicted", how=f"predicted: {least}the sum of these",
         )  # fmt: skip
     else:
-        steps.append(_unexplained(last, predicted_s, (*last.records, *records)))
+        steps.append(_unexplained(last, known.seconds, (*last.records, *known.records)))
     return Waterfall(
-        title=f"{_budget.title(predicted)}: from the floor of its bytes to what was {last.name}",
+        title=f"From the floor of its bytes to what was {last.name}: {_budget.title(one)}",
         steps=(*merged(steps, last.seconds), last),
-        notes=tuple(_notes(parts, played)),
+        notes=tuple(_notes(parts, mode)),
     )
 
 
@@ -125,13 +147,13 @@ def _if_of(name: Class, part: str, total: _budget.Sum) -> float:
     return total.seconds or 0.0 if class_of(part) == name else -1.0
 
 
-def _idle(played: Measurement, seconds: float) -> Step:
+def _idle(mode: Measurement, seconds: float) -> Step:
     return Step(
-        name=f"launches and idle, {played.implementation}",
+        name=f"launches and idle, {mode.implementation}",
         seconds=seconds,
         kind="idle",
         part=IDLE,
-        records=(played,),
+        records=(mode,),
         source="predicted",
         how="predicted: timeline",
     )
@@ -142,7 +164,7 @@ def _how(given: Sequence[Measurement]) -> str:
     return f"predicted: {_text.listed(names)}" if names else "predicted"
 
 
-def _played(subject: Subject) -> Measurement | None:
+def played(subject: Subject) -> Measurement | None:
     """Return the timeline of the mode that was measured, else of the one that the levers change."""
     forecast = subject.forecast
     if forecast is None:
@@ -159,11 +181,11 @@ def _now(forecast: Forecast) -> str:
     return said.removeprefix("predicted ") if said.startswith("predicted ") else EAGER
 
 
-def _end(subject: Subject, played: Measurement | None) -> Step | None:
+def _end(subject: Subject, mode: Measurement | None) -> Step | None:
     """Return the whole that the prediction is held against."""
     best, observed = subject.best, subject.observed
     if best is not None and best.median_s is not None:
-        same = played is None or played.launch == best.launch
+        same = mode is None or mode.launch == best.launch
         return Step(
             name="measured", seconds=best.median_s, kind="whole", part="", records=(best,),
             source="measured", how=f"measured, {best.launch}" + ("" if same else ": another mode"),
@@ -195,13 +217,13 @@ def _unexplained(last: Step, known_s: float, records: tuple[Measurement, ...]) -
     )
 
 
-def _notes(parts: _budget.Pass, played: Measurement | None) -> Iterator[str]:
+def _notes(parts: _budget.Pass, mode: Measurement | None) -> Iterator[str]:
     unknown = dict.fromkeys(one.part for one in parts.whole.unknown)
     if unknown:
         command = code("python -m graphs.replay ... --all-reduce-us")
         what = _text.listed(map(text, unknown))
         yield f"Not known and in no line: {what} ({command}, or a sweep in --measured)."
-    if played is None:
+    if mode is None:
         yield "Launches and idle time are in no line: this prediction has no timeline."
 
 
@@ -231,13 +253,13 @@ def _taken_apart(subject: Subject, found: Collected) -> Waterfall | None:
     steps = list(_measured_steps(subject, parts))
     last = Step(
         name="measured", seconds=whole.median_s, kind="whole", part="", records=(whole,),
-        source="measured", how=f"measured, {whole.launch}, in the rounds that took it apart",
+        source="measured", how=f"measured, {whole.launch}, taken apart",
     )  # fmt: skip
     known_s = sum(step.seconds for step in steps)
     steps.append(_unexplained(last, known_s, (whole, *parts)))
     cpu = ", on the CPU" if found.on_cpu(best) else ""
     return Waterfall(
-        title=f"{best.case}: from its parts to the whole, measured{cpu}",
+        title=f"From its parts to the whole, measured{cpu}: {best.case}",
         steps=(*merged(steps, whole.median_s), last),
         notes=tuple(_of_rounds(best, whole)),
     )
@@ -255,18 +277,22 @@ def _measured_steps(subject: Subject, parts: Sequence[Measurement]) -> Iterator[
             by_class[name] = mine
     held = {name: step for name, step in floors.items() if name in by_class}
     yield from held.values()
-    for name in sorted(by_class, key=lambda one: one in _COLLECTIVES):
+    for name in sorted(by_class, key=lambda one: (one in _COLLECTIVES, -_seconds(by_class[one]))):
         rows = tuple(by_class[name])
         floor_s = held[name].seconds if name in held else 0.0
         yield Step(
             name=f"{name} above its floor" if name in held else name,
-            seconds=sum(row.median_s or 0.0 for row in rows) - floor_s,
+            seconds=_seconds(rows) - floor_s,
             kind="collective" if name in _COLLECTIVES else "above",
             part=name,
             records=rows,
             source="measured",
             how="measured, where it stands",
         )
+
+
+def _seconds(rows: Sequence[Measurement]) -> float:
+    return sum(row.median_s or 0.0 for row in rows)
 
 
 def _of_rounds(best: Measurement, whole: Measurement) -> Iterator[str]:

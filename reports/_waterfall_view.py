@@ -1,8 +1,8 @@
 """How a waterfall is shown: a table whose lines add up, the same drawn in report.html, and a plot.
 
 All times of a waterfall have the unit of its whole and as many decimals, so that they can be added.
-Bars are in percent of the longest, so that words stay legible at any width. A dashed border is
-predicted, a solid one measured or imported; what is unexplained is hatched.
+Bars are in percent of the longest, so that words stay legible at any width. Borders are those of
+all plots (`_plot_style.py`), dotted where a step is predicted; what is unexplained is hatched.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reports import _marks, _provenance
+from reports import _html, _marks, _provenance
 from reports import _plot_style as style
 from reports._collected import Collected
 from reports._markdown import table, text
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 PLOT = "waterfall.png"
 _ALT = "From the floor of a pass to its whole: what each part adds, and what is unexplained"
 _SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-_UNEXPLAINED, _WHOLE = "#D55E00", "#444444"
-_ROW = 22  # pixels
+_UNEXPLAINED, _WHOLE = "#000000", "#444444"
+_ROW = 20  # pixels
+_BAR = 0.66  # of a row of the plot
 _NARROWEST = 0.15  # percent: what is shorter would not be seen
 _FORMULAS: dict[Kind, str] = {
     "floor": "sum of floor_s x calls",
@@ -52,7 +53,7 @@ def markdown(one: Waterfall, found: Collected, *, plotted: bool) -> str:
     ]
     header = ("step", f"adds [{unit}]", f"so far [{unit}]", "known how")
     shown = [
-        f"**{text(one.title)}.** {_on(one, found)}",
+        f"{text(one.title)}. {_on(one, found)}",
         f"![{_ALT}]({PLOT})" if plotted else "",
         table(header, lines, align="lrrl"),
         " ".join(one.notes),
@@ -76,11 +77,12 @@ def html(one: Waterfall, found: Collected) -> str:
     heads = (
         f'<th scope="col">step</th><th scope="col">0 to {_fixed(longest, one)} {unit}</th>'
         f'<th scope="col" class="right">adds [{unit}]</th>'
-        f'<th scope="col" class="right">so far</th><th scope="col">known how</th>'
+        f'<th scope="col" class="right">so far [{unit}]</th><th scope="col">known how</th>'
     )
-    notes = f"<p>{escape(' '.join(one.notes))}</p>" if one.notes else ""
+    notes = f"<p>{_html.inline(' '.join(one.notes))}</p>" if one.notes else ""
+    on = _html.inline(_on(one, found))
     return (
-        f'<p class="caption"><strong>{escape(one.title)}.</strong> {escape(_on(one, found))}</p>'
+        f'<p class="caption"><strong>{escape(one.title)}.</strong> {on}</p>'
         f'<div class="frame"><table class="fall"><caption>{escape(_ALT)}</caption>'
         f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>{notes}"
     )
@@ -94,9 +96,17 @@ def plot(path: Path, one: Waterfall) -> None:
         for at, (step, low, high) in enumerate(one.ends()):
             left, length = min(low, high), abs(high - low)
             hatch = "//" if step.kind == "unexplained" else ""
-            look = {"height": 0.66, "color": _colour(step), "hatch": hatch, "linewidth": 0}
-            axes.barh(at, length, left=left, edgecolor="white", **look)
-            axes.barh(at, length, left=left, height=0.66, **style.border(step.source))
+            axes.barh(
+                at,
+                length,
+                left=left,
+                height=_BAR,
+                color=_colour(step),
+                edgecolor="white",
+                linewidth=0,
+                hatch=hatch,
+            )
+            axes.barh(at, length, left=left, height=_BAR, **style.border(step.source))
             if at:
                 axes.plot([low if step.kind != "whole" else high] * 2, [at - 1, at], "k", lw=0.5)
             axes.annotate(
@@ -118,13 +128,12 @@ def plot(path: Path, one: Waterfall) -> None:
 
 def _bar(step: Step, left: float, length: float, one: Waterfall) -> str:
     said = escape(f"{step.name}: {signed(step.seconds)} ({step.how})")
-    dash = ' stroke-dasharray="3 2"' if step.source == "predicted" else ""
     fill = "url(#hatched)" if step.kind == "unexplained" else _colour(step)
     place = f'x="{left * 100:.2f}%" width="{max(length * 100, _NARROWEST):.2f}%"'
     pattern = _PATTERN if step is one.steps[0] else ""
     return (
         f'<svg width="100%" height="{_ROW}" aria-hidden="true">{pattern}'
-        f'<rect {place} y="4" height="{_ROW - 8}" fill="{fill}" stroke="#000"{dash}>'
+        f'<rect {place} y="4" height="{_ROW - 8}" fill="{fill}" {style.svg_border(step.source)}>'
         f"<title>{said}</title></rect></svg>"
     )
 

@@ -19,13 +19,16 @@ function unpacked() { // once, when somebody asks
     const columns = await new Response(stream).json();
     const byId = new Map(columns.id.map((id, at) => [id, at]));
     const word = (name, at) => columns[name].words[columns[name].at[at]];
-    return { columns, byId, word, size: columns.id.length };
+    const lengths = [...new Set(columns.id.map((id) => id.length))];
+    const begun = (id) => lengths.map((length) => byId.get(id.slice(0, length))).find((at) => at !== undefined);
+    const place = (id) => byId.get(id) ?? (/^[0-9a-f]{16}$/.test(id) ? begun(id) : undefined); // a whole id, as in the files
+    return { columns, place, word, size: columns.id.length };
   })();
   return unpacking;
 }
 
-function about({ columns, byId, word }, id) { // a record in one line
-  const at = byId.get(id);
+function about({ columns, place, word }, id) { // a record in one line
+  const at = place(id);
   if (at === undefined) return `record ${id}`;
   const seconds = columns.median_s[at];
   const time = seconds === null ? word("status", at) : `${inUnit(seconds, unitOf(seconds), 9)} ${unitOf(seconds)}`;
@@ -36,13 +39,13 @@ function brief(words) { return words.length > LONG ? `${words.slice(0, LONG)}…
 
 async function explain(number) {
   const found = await unpacked();
-  const { columns, byId, word } = found;
+  const { columns, place, word } = found;
   const ids = number.dataset.r.split(" ");
   if (number.dataset.f) {
     const more = ids.length > MANY ? [`and ${ids.length - MANY} more: Enter shows all`] : [];
     return [brief(number.dataset.f), ...ids.slice(0, MANY).map((id) => about(found, id)), ...more].join("\n");
   }
-  const at = byId.get(ids[0]);
+  const at = place(ids[0]);
   const unit = unitOf(Number(number.dataset.s));
   const ends = at !== undefined && columns.low_s[at] !== null
     ? `, 95 %: ${inUnit(columns.low_s[at], unit, 6)} to ${inUnit(columns.high_s[at], unit, 6)} ${unit}` : "";
@@ -95,7 +98,7 @@ document.addEventListener("keydown", (event) => {
   next.focus();
 });
 
-const COLUMNS = ["kind", "op", "implementation", "case", "median_s", "how", "status", "machine", "says", "origin"];
+const COLUMNS = ["kind", "op", "implementation", "case", "median_s", "status", "says", "how", "machine", "origin"];
 const WORDS = COLUMNS.filter((name) => name !== "median_s");
 const rowsBox = document.getElementById("records-rows"), filterBox = document.getElementById("records-filter");
 const list = document.createElement("div"), head = document.createElement("div"), space = document.createElement("div");
@@ -132,11 +135,11 @@ async function draw() {
 
 function fitting(found) { // rows that hold every word; words that are the ids of records ask for any of these
   const asked = filterBox.value.split(/\s+/).filter(Boolean);
-  const ids = new Set(asked.filter((word) => found.byId.has(word)));
+  const ids = new Set(asked.filter((word) => found.place(word) !== undefined));
   const words = asked.filter((word) => !ids.has(word)).map((word) => word.toLowerCase());
   const sets = words.map((word) => WORDS.map((name) => found.columns[name].words.map((one) => one.toLowerCase().includes(word))));
   const columns = WORDS.map((name) => found.columns[name].at);
-  const all = ids.size ? [...ids].map((id) => found.byId.get(id)) : [...Array(found.size).keys()];
+  const all = ids.size ? [...new Set([...ids].map(found.place))] : [...Array(found.size).keys()];
   return all.filter((at) => sets.every((set) => set.some((there, column) => there[columns[column][at]])));
 }
 

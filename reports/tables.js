@@ -43,7 +43,7 @@ function totalOf(rows) { // the last row, if it alone has a bold name: it stays 
 
 function dress(table) {
   const body = table.tBodies[0];
-  if (!body) return;
+  if (!body || table.classList.contains("fall")) return; // a waterfall has an order
   const heads = [...table.tHead.rows[0].cells];
   if (body.rows.length < 2 || !table.tHead.textContent.trim()) return;
   const total = totalOf([...body.rows]);

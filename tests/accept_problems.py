@@ -1,28 +1,21 @@
 """Problems for the accept ops, and how tests run them; used by the tests of all three."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 import torch
 
-from kernels import Inputs, _execute, _trees, find_op
-from kernels._check import poisoned
+from kernels import Inputs, _trees, find_op
 from kernels.drafts import _drafts
+from tests import op_runs
+from tests.op_runs import DEVICE
 
 ALL = ("torch", "triton", "cupy")
-DEVICE = _execute.device()
 
 
 def run(op: str, name: str, inputs: Inputs) -> dict[str, Any]:
     """Run on `inputs`; the outputs' memory holds the largest number before."""
-    implementation = find_op(op).implementations[name]
-    point = dataclasses.replace(find_op(op).cases[0], tiny=True)
-    if (chosen := _execute.way(implementation, point, device=DEVICE)).executed is None:
-        pytest.skip(chosen.reason or "")
-    with poisoned():
-        got = implementation.run(inputs)
+    got = op_runs.run(find_op(op), name, inputs)
     assert {value.dtype for value in got.values()} == {torch.int32}
     return {key: value.tolist() for key, value in got.items()}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import kernels
 from kernels import _execute
@@ -37,6 +38,16 @@ def _plots_keep_their_rules(monkeypatch: pytest.MonkeyPatch) -> None:
         write(figure, path)
 
     monkeypatch.setattr(_plot_style, "written", checked)
+
+
+@pytest.fixture
+def as_a_rank_runs() -> Iterator[None]:
+    """One thread, no gradients: more threads on a shared machine would wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.inference_mode():
+        yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 """FlashInfer as 0.6.18 and 0.7.4 declare it, computed in torch on the CPU from the plan alone.
 
-`library(version)` returns a module to put in `sys.modules`. What it has has the signatures of the
+`made(version)` returns a module to put in `sys.modules`. What it has has the signatures of the
 wheels (tests compare them where one is installed). Its paged prefill packs and reads mask bits as
 the kernels do, and gives what they give: LSE in base 2, an empty row at -5e4 before 0.7 and at -inf
 from then on. A wrapper's class keeps what was made in `made`, and each of those its calls and their
-keywords in `calls`. Decode, MLA, XQA and MoE are in files of their own.
-keywords in `calls`. Decode, MLA, XQA and a layer's small ops are in files of their own.
+keywords in `calls`. Decode, MLA, XQA, experts, routing and a layer's small ops are in files of
+their own.
 """
 
 import itertools

@@ -3,11 +3,9 @@
 Without a GPU Triton's kernels run in its interpreter (tests/conftest.py), and CUDA C++ on the host.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 import torch
 
 from kernels import Inputs, Outputs, _execute
@@ -16,6 +14,7 @@ from kernels.moe import _formats, _routings
 from kernels.moe import fused_moe as op
 from kernels.moe import fused_moe_cupy as _cupy  # noqa: F401  # these two add implementations
 from kernels.moe import fused_moe_triton as _triton  # noqa: F401
+from tests import op_runs
 
 DIRECT = ("triton_direct", "cupy_direct")
 SORTED = ("triton_sorted", "cupy_sorted")
@@ -65,10 +64,7 @@ def uniform(tokens: int, top_k: int, *, experts: int = EXPERTS, seed: int = 0) -
 
 def skip_if_it_cannot_run(name: str) -> None:
     """Skip the test, with the reason, where nothing here can execute `name`."""
-    point = dataclasses.replace(op.OP.cases[0], tiny=True)
-    chosen = _execute.way(op.OP.implementations[name], point, device=DEVICE)
-    if chosen.executed is None:
-        pytest.skip(chosen.reason or "")
+    op_runs.skip_if_it_cannot_run(op.OP, name)
 
 
 def run(name: str, inputs: Inputs) -> torch.Tensor:

@@ -6,17 +6,17 @@ Without a GPU Triton's kernels run in its interpreter and CUDA C++ on the CPU (t
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 import torch
 
 from kernels import Inputs, Outputs, _execute, _trees, all_ops
-from kernels._check import compare, poisoned
+from kernels._check import poisoned
 from kernels._target import capability
 from kernels.attention import mla_verify as op
 from kernels.attention import mla_verify_cupy as in_cupy
 from kernels.attention import mla_verify_triton as in_triton
 from kernels.attention._mla_verify_tiles import tile_for
 from kernels.attention._split_plan import Plan
+from tests import op_runs
 
 all_ops()  # adds the implementations of every file
 OWN = ("triton", "cupy")
@@ -59,26 +59,19 @@ def problem(
 
 def run(name: str, inputs: Inputs) -> Outputs:
     """Run on `inputs`; the outputs' memory is NaN before."""
-    skip_if_it_cannot_run(name)
-    with poisoned():
-        return op.OP.implementations[name].run(inputs)
+    return op_runs.run(op.OP, name, inputs)
 
 
 def skip_if_it_cannot_run(name: str) -> None:
     """Skip the test, with the reason, where nothing here can execute `name`."""
-    point = next(case for case in op.OP.cases if case.tiny)
-    chosen = _execute.way(op.OP.implementations[name], point, device=DEVICE)
-    if chosen.executed is None:
-        pytest.skip(chosen.reason or "")
+    op_runs.skip_if_it_cannot_run(op.OP, name)
 
 
 def assert_matches(name: str, inputs: Inputs, got: Outputs | None = None) -> None:
     """Hold what `name` computes to the reference, within the op's tolerance."""
     got = run(name, inputs) if got is None else got
     omitted = op.OP.implementations[name].omits
-    want = {key: value for key, value in op.OP.reference(**inputs).items() if key not in omitted}
-    errors = compare(got, want, tolerance=op.OP.tolerance)
-    assert {one.output: one.problem for one in errors if not one.passed} == {}
+    assert op_runs.problems(op.OP, got, inputs, omits=omitted) == {}
 
 
 def with_split(name: str, inputs: dict[str, Any], *, count: int) -> Outputs:

@@ -15,7 +15,6 @@ def _rounds(
         samples={name: tuple(times) for name, times in samples.items()},
         failures=failures or {},
         rounds=len(next(iter(samples.values()))),
-        elapsed_s=1.0,
         stopped_by="time_cap",
     )
 

@@ -13,7 +13,8 @@ from fractions import Fraction
 import pytest
 import torch
 
-from tests.accept_problems import DEVICE, coin_grid, emitted, fixed, run, wanted
+from tests.accept_problems import coin_grid, emitted, fixed, run, wanted
+from tests.op_runs import DEVICE
 
 Weighted = Sequence[tuple[tuple[int, ...], Fraction]]
 

@@ -2,9 +2,7 @@
 
 import dataclasses
 import itertools
-import sys
 from collections import Counter
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -13,22 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import _flashinfer
 from kernels.drafts import _speculative
 from kernels.drafts import chain_accept_sampled as chain
 from kernels.drafts import chain_accept_sampled_flashinfer as adapter
 from kernels.drafts import tree_accept_sampled as sampled
 from tests import flashinfer_stand_in as stand_in
-from tests.accept_problems import (
-    ALL,
-    DEVICE,
-    coin_grid,
-    emitted,
-    fixed,
-    run,
-    tokens_of,
-    wanted,
-)
+from tests.accept_problems import ALL, coin_grid, emitted, fixed, run, tokens_of, wanted
+from tests.flashinfer_cases import use
+from tests.op_runs import DEVICE
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -218,13 +208,8 @@ def test_costs_count_the_walk_and_the_rows_that_are_drawn_from() -> None:
 
 
 @pytest.fixture(params=["0.6.18", "0.7.4"])
-def library(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    found = stand_in.made(request.param)
-    monkeypatch.setitem(sys.modules, "flashinfer", found)
-    monkeypatch.setattr(_flashinfer, "cannot_build", lambda: None)
-    _flashinfer._import_failure.cache_clear()
-    yield found
-    _flashinfer._import_failure.cache_clear()
+def library(request: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return use(monkeypatch, stand_in.made(request.param))
 
 
 def test_flashinfer_gives_the_same_where_no_coin_matters(library: ModuleType) -> None:

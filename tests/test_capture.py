@@ -1,7 +1,6 @@
 """Captured passes follow their tensors, and what breaks a capture is named."""
 
 import gc
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -28,13 +27,7 @@ LLAMA = shrunken.shrunken(TABLE["llama-3.1-70b"])
 KIMI = replace(shrunken.shrunken(TABLE["kimi-k2.5"]), moe=None, dense_layers=3)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.inference_mode():
-        yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("as_a_rank_runs")
 
 
 @pytest.fixture

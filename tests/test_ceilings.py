@@ -150,9 +150,7 @@ def measured(*timings: Timed, planned: tuple[Planned, ...] = (), **more: Any) ->
     return Measured(
         cost=COST,
         outcomes={"one": outcome},
-        alternation=Alternation(
-            samples={}, failures={}, rounds=9, elapsed_s=1.0, stopped_by="width"
-        ),
+        alternation=Alternation(samples={}, failures={}, rounds=9, stopped_by="width"),
         rule=StopRule(time_cap_s=2.0, target_width=0.01, min_rounds=5),
         **more,
     )

@@ -169,6 +169,20 @@ def test_rows_for_a_person_are_aligned_under_a_header(
     assert capsys.readouterr().out == "op    n\na     1\nlong  2\n"
 
 
+def test_tables_that_have_rows_stand_apart_by_an_empty_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tables: list[tuple[tuple[str, ...], list[tuple[str, ...]]]] = [
+        (("a",), [("1",)]),
+        (("b",), []),
+        (("c",), [("2",), ("3",)]),
+    ]
+    cli.print_tables(tables)
+    assert capsys.readouterr().out == "1\n\n2\n3\n"
+    cli.print_tables(tables, below_text=True)
+    assert capsys.readouterr().out == "\n1\n\n2\n3\n"
+
+
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match="unknown backend 'glue'; known: gloo, nccl"):
         choose("backend", "glue", ["gloo", "nccl"])

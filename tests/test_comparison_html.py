@@ -21,7 +21,7 @@ MARKUP = "<img src=x onerror=window.ran=1><script>window.ran=1</script>"
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> comparison.Comparison:
-    """Two runs: the triton kernel is 8 % slower, all-reduces 30 %, cupy 4 % faster, one as before."""
+    """Two runs: triton is 8 % slower, all-reduces 30 %, cupy 4 % faster, flashinfer as before."""
     folder = tmp_path_factory.mktemp("runs")
     before = {"triton": 1.0, "cupy": 1.3, "flashinfer": 1.1}
     after = before | {"triton": 1.08, "cupy": 1.25}

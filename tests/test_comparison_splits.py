@@ -167,3 +167,46 @@ def test_predictions_are_split_by_class_and_never_called_measured(
     assert compared.split() == pytest.approx({"moe": 0, "all_reduce": 122 * 86e-6})
     assert "*predicted, not measured*" in compared.text
     assert len(compared.data["rows"]) == 1
+
+
+def test_a_prediction_that_did_not_change_is_not_what_is_told_first(
+    compared: Compared, tmp_path: Path
+) -> None:
+    foreseen: list[Record] = [CPU, predicted("routed_experts", 60.0, 60)]
+    old = write(tmp_path / "a.jsonl", [*foreseen, kernel("own", 1.0)])
+    new = write(tmp_path / "b.jsonl", [*foreseen, kernel("own", 2.0)])
+    compared.of(old, new)
+    assert "Predicted" not in compared.sentence
+    assert compared.sentence.startswith("Of 1 row in both, 1 slower.")
+
+
+def test_what_is_predicted_of_a_kernel_is_no_pass(compared: Compared, tmp_path: Path) -> None:
+    """A suite's run holds the roofline of each of its cases: they have no calls in a pass."""
+    roofline = kernel("own", 0.8, source="predicted", method={"gpu": "h200"})
+    old = write(tmp_path / "a.jsonl", [GPU, kernel("own", 1.0), roofline])
+    new = write(tmp_path / "b.jsonl", [GPU, kernel("own", 1.0), roofline])
+    compared.of(old, new)
+    assert [split["is_sum"] for split in compared.data["splits"]] == [True]
+
+
+def test_what_the_machine_gives_is_no_call_and_in_no_sum(
+    compared: Compared, tmp_path: Path
+) -> None:
+    def made(copy_us: float) -> list[Record]:
+        ceiling = kernel("torch", copy_us, op="memory_copy", part="memory_ceiling")
+        return [GPU, kernel("own", 1.0), ceiling]
+
+    old, new = (write(tmp_path / f"{us}.jsonl", made(us)) for us in (9000.0, 14000.0))
+    compared.of(old, new)
+    assert set(compared.split()) == {"attention: tree_attention"}
+    assert {row["op"] for row in compared.data["rows"]} == {"tree_attention", "memory_copy"}
+
+
+def test_where_others_measured_is_not_the_machine_that_read_their_log(
+    compared: Compared, tmp_path: Path
+) -> None:
+    old = write(tmp_path / "a.jsonl", logged("yesterday.log", 19.04, 95.05))
+    new = write(tmp_path / "b.jsonl", logged("today.log", 29.48, 97.0))
+    compared.of(old, new)
+    assert compared.text.count("| imported: measured elsewhere |") == 2
+    assert "Laptop" not in compared.text

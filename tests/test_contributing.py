@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from verifyscope.units import bytes_, seconds
+
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("verifyscope", "kernels", "suites")
+FOLDERS = ("verifyscope", "kernels", "reports", "suites", "tests")
+SKIPPED = shutil.ignore_patterns("__pycache__", "published")
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +21,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of the sources with the page's kernel saved where the page says."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in FOLDERS:
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, folder / name, ignore=SKIPPED)
     shutil.copy(ROOT / "pyproject.toml", folder)
     page = (ROOT / "CONTRIBUTING.md").read_text()
     place = re.search(r"Save this as `(kernels/\w+\.py)`", page)
@@ -66,6 +69,24 @@ def test_it_passes_the_compile_gate(checkout: Path) -> None:
         ("_l2_norm", "90", "0"),
         ("_l2_norm", "120", "0"),
     ]
+
+
+def test_what_it_takes_on_another_gpu_is_predicted(checkout: Path) -> None:
+    lines = lines_of(checkout, "kernels", "--predict", "h200", "--op", "l2_norm")
+    moved_bytes = 2 * 4 * 7168 * 2  # x read and y written, bfloat16
+    floors = {(line[1], line[3]): (line[4], line[5]) for line in lines}
+    assert floors["triton", "4x7168"] == (
+        seconds(moved_bytes / 4.8e12),
+        bytes_(moved_bytes),
+    )
+
+
+def test_the_tests_of_all_kernels_take_it(checkout: Path) -> None:
+    lines = lines_of(
+        checkout, "pytest", "tests/test_kernels.py", "-q", "-k", "l2_norm", "-p", "no:cacheprovider"
+    )
+    said = lines[-1][0]
+    assert re.match(r"[1-9]\d* passed", said), said
 
 
 def test_it_is_a_point_of_the_suite(checkout: Path) -> None:

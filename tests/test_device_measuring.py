@@ -21,13 +21,7 @@ LLAMA = shrunken.shrunken(TABLE["llama-3.1-70b"])
 KIMI = quantised(shrunken.shrunken(TABLE["kimi-k2.5"]), "bf16")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.inference_mode():
-        yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("as_a_rank_runs")
 
 
 def _job(model: Model = LLAMA, **more: Any) -> Job:

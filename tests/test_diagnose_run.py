@@ -175,8 +175,21 @@ def test_without_a_report_the_records_are_named(
     last = step("report", "raise SystemExit('broken')")
     folder = Folder(tmp_path, "runs/x")
     assert _diagnosis_run.run([last], folder=folder, budget_s=9, root=ROOT) == 1
+    assert capsys.readouterr().out.endswith("report: none, nothing was measured\n")
+    folder.records.write_text("a line")
+    assert _diagnosis_run.run([last], folder=folder, budget_s=9, root=ROOT) == 1
     out = capsys.readouterr().out
     assert out.endswith("report: none was built; the records are in runs/x/records.jsonl\n")
+
+
+def test_another_encoding_of_the_terminal_loses_no_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    code = "print('59 \\u2192 123 tok/s')"
+    one = Step(name="one", command=(sys.executable, "-c", code), limit_s=20, output="one.txt")
+    assert run(tmp_path, one) == 0
+    assert (tmp_path / "one.txt").read_text(encoding="utf-8") == "59 \u2192 123 tok/s\n"
 
 
 def test_steps_share_one_setting_of_the_compiler(tmp_path: Path) -> None:
@@ -193,6 +206,7 @@ from verifyscope import diagnose
 import signal
 signal.signal(signal.SIGTERM, diagnose._interrupt)
 at = Path(sys.argv[1])
+(at / "records.jsonl").write_text("a line")
 sleep = "import os, pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text(str(os.getpid()));" \
     "time.sleep(60)"
 sys.exit(here.run(at, here.step("first", ""), here.step("long", sleep, str(at / "pid")),

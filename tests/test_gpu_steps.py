@@ -110,7 +110,7 @@ def test_without_a_gpu_it_says_so_in_one_line_and_exits_2() -> None:
 def test_until_the_steps_run_only_the_standard_library_is_imported() -> None:
     code = (
         "import sys; before = set(sys.modules); import suites.gpu, verifyscope.install\n"
-        "own = ('suites', 'verifyscope')\n"
+        "own = ('suites', 'verifyscope', '__mp_main__')\n"  # multiprocessing's name for __main__
         "new = {name.partition('.')[0] for name in set(sys.modules) - before} - set(own)\n"
         "foreign = new - set(sys.stdlib_module_names)\n"
         "sys.exit(repr(foreign) if foreign else 0)"

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -178,6 +179,23 @@ def test_the_table_is_markdown_and_keeps_its_columns() -> None:
     assert {line.count("|") for line in lines} == {5}
     assert len({len(line) for line in lines}) == 1
     assert "| 61.0 | one / two" in " ".join(lines[3].split())
+
+
+def test_a_lock_that_an_interrupt_left_locked_stops_no_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Locked(subprocess.Popen[bytes]):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            assert self._waitpid_lock.acquire(False)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(job.subprocess, "Popen", Locked)  # type: ignore[attr-defined]
+    hang = "import signal, time\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\ntime.sleep(60)"
+    found = _run(
+        [_step("hangs", hang, limit_s=0.5), _step("fails", "raise SystemExit(3)")], tmp_path
+    )
+    assert found["hangs"].reason == "ended after 0.5 s, its limit"
+    assert found["fails"].reason == "exit status 3:".rstrip(":")
 
 
 def test_the_runner_leaves_no_mark_in_this_process() -> None:

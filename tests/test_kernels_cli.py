@@ -424,6 +424,14 @@ def test_a_worker_that_cannot_start_is_a_lost_item() -> None:
     assert lost == _workers.Lost("its process ended with status 1")
 
 
+def test_a_worker_that_never_gets_ready_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_workers, "_START_S", 0.01)
+    conditions = _workers.Conditions(processes=1, timeout_s=60, environment={})
+    with _workers.work("os:getpid", [0], conditions=conditions) as results:
+        (lost,) = results
+    assert lost == _workers.Lost("its process was not ready within 0.01 s")
+
+
 def test_what_a_task_yields_last_is_its_result_and_before_that_what_it_is_at() -> None:
     conditions = _workers.Conditions(processes=1, timeout_s=2, environment={})
     task = f"{__name__}:spell"

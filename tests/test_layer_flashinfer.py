@@ -7,8 +7,6 @@ import dataclasses
 import importlib
 import importlib.util
 import re
-import sys
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -19,8 +17,10 @@ from kernels import Case, Inputs, Op, _flashinfer, find_op
 from kernels._check import changed, poisoned
 from kernels.layer import rms_norm_flashinfer, rope_flashinfer
 from tests import flashinfer_stand_in as stand_in
+from tests.flashinfer_cases import use
 from tests.flashinfer_stand_in_layer import KERNELS
-from tests.layer_problems import normal, problems
+from tests.layer_problems import normal
+from tests.op_runs import problems
 
 CPU = torch.device("cpu")
 VERSIONS = ("0.6.18", "0.7.4")
@@ -46,13 +46,8 @@ POINTS = [
 
 
 @pytest.fixture(params=VERSIONS)
-def library(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    found = stand_in.made(request.param)
-    monkeypatch.setitem(sys.modules, "flashinfer", found)
-    monkeypatch.setattr(_flashinfer, "cannot_build", lambda: None)
-    _flashinfer._import_failure.cache_clear()
-    yield found
-    _flashinfer._import_failure.cache_clear()
+def library(request: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return use(monkeypatch, stand_in.made(request.param))
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import dataclasses
 import math
-import sys
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -12,13 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import Case, Inputs, Outputs, _execute, _flashinfer
-from kernels._check import compare, poisoned
+from kernels import Case, Inputs, Outputs, _execute
+from kernels._check import compare
 from kernels.attention import lse_merge as op
 from kernels.attention import lse_merge_cupy as _cupy  # noqa: F401  # adds an implementation
 from kernels.attention import lse_merge_flashinfer as adapter
 from kernels.attention import lse_merge_triton as _triton  # noqa: F401  # adds an implementation
 from tests import flashinfer_stand_in as stand_in
+from tests import op_runs
+from tests.flashinfer_cases import use
 
 ALL = ("torch", "triton", "cupy")
 DEVICE = _execute.device()
@@ -35,17 +35,11 @@ def parts(rows: int, splits: int, dim: int = 16, *, seed: int = 0) -> dict[str, 
 
 def run(name: str, inputs: Inputs) -> Outputs:
     """Run on `inputs`; the outputs' memory is NaN before."""
-    implementation = op.OP.implementations[name]
-    point = dataclasses.replace(op.OP.cases[0], tiny=True)
-    if (chosen := _execute.way(implementation, point, device=DEVICE)).executed is None:
-        pytest.skip(chosen.reason or "")
-    with poisoned():
-        return implementation.run(inputs)
+    return op_runs.run(op.OP, name, inputs)
 
 
 def problems(got: Outputs, inputs: Inputs) -> dict[str, str]:
-    errors = compare(got, op.OP.reference(**inputs), tolerance=op.OP.tolerance)
-    return {one.output: one.problem for one in errors if not one.passed}
+    return op_runs.problems(op.OP, got, inputs)
 
 
 def attention_in_parts(keys: int, splits: int, *, dim: int = 16) -> tuple[Any, dict[str, Any]]:
@@ -239,13 +233,8 @@ def test_a_width_that_16_byte_loads_do_not_divide_is_refused_and_raised() -> Non
 
 
 @pytest.fixture(params=["0.6.18", "0.7.4"])
-def library(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    found = stand_in.made(request.param)
-    monkeypatch.setitem(sys.modules, "flashinfer", found)
-    monkeypatch.setattr(_flashinfer, "cannot_build", lambda: None)
-    _flashinfer._import_failure.cache_clear()
-    yield found
-    _flashinfer._import_failure.cache_clear()
+def library(request: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return use(monkeypatch, stand_in.made(request.param))
 
 
 @pytest.mark.parametrize(("rows", "splits"), [(3, 1), (3, 2), (2, 40)])

@@ -1,8 +1,7 @@
 """Full tree masks, unpacked and packed, on every implementation that can be executed here."""
 
 import dataclasses
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -13,12 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import Inputs, Op, _execute, _flashinfer, _trees, find_op
-from kernels._check import poisoned
+from kernels import Inputs, Op, _execute, _trees, find_op
 from kernels.drafts import _drafts, _mask_layout
 from kernels.drafts import mask_expand_packed_flashinfer as _expand_packed_flashinfer  # noqa: F401
 from kernels.drafts import mask_pack_flashinfer as adapter
 from tests import flashinfer_stand_in as stand_in
+from tests import op_runs
+from tests.flashinfer_cases import use
 
 ALL = ("torch", "triton", "cupy")
 OWN = ("triton", "cupy")
@@ -64,12 +64,7 @@ def wanted(op: str, trees: Sequence[Sequence[int]], lengths: Sequence[int]) -> l
 
 def run(op: str, name: str, inputs: Inputs) -> list[int]:
     """Run and return the bytes; the output's memory is 255 before."""
-    implementation = find_op(op).implementations[name]
-    point = dataclasses.replace(find_op(op).cases[0], tiny=True)
-    if (chosen := _execute.way(implementation, point, device=DEVICE)).executed is None:
-        pytest.skip(chosen.reason or "")
-    with poisoned():
-        (got,) = implementation.run(inputs).values()
+    (got,) = op_runs.run(find_op(op), name, inputs).values()
     assert got.dtype == (torch.bool if op == "mask_expand" else torch.uint8)
     return [int(byte) for byte in got.view(torch.uint8).tolist()]
 
@@ -254,13 +249,8 @@ def test_long_contexts_and_lengths_that_fill_no_byte_are_measured(op: Op) -> Non
 
 
 @pytest.fixture(params=["0.6.18", "0.7.4"])
-def library(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    found = stand_in.made(request.param)
-    monkeypatch.setitem(sys.modules, "flashinfer", found)
-    monkeypatch.setattr(_flashinfer, "cannot_build", lambda: None)
-    _flashinfer._import_failure.cache_clear()
-    yield found
-    _flashinfer._import_failure.cache_clear()
+def library(request: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return use(monkeypatch, stand_in.made(request.param))
 
 
 @pytest.mark.parametrize("op", ["mask_pack", "mask_expand_packed"])

@@ -1,6 +1,5 @@
 """Slots sorted by expert and padded to blocks, on every implementation that runs here."""
 
-import dataclasses
 import itertools
 from typing import Any
 
@@ -11,33 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels import Outputs, _execute
-from kernels._check import poisoned
 from kernels.moe import _align_cupy, _align_triton
 from kernels.moe import moe_align as op
 from kernels.moe import moe_align_cupy as _cupy  # noqa: F401  # adds an implementation
 from kernels.moe import moe_align_triton as _triton  # noqa: F401  # adds an implementation
 from kernels.moe._align_layout import BLOCKS, capacity_of, empty_outputs
+from tests import op_runs
 
 ALL = ("torch", "triton", "cupy")
 OWN = {"triton": _align_triton.align, "cupy": _align_cupy.align}
 DEVICE = _execute.device()
 
 
-def executable(name: str) -> None:
-    """Skip where the implementation cannot be executed on this machine."""
-    point = dataclasses.replace(op.OP.cases[0], tiny=True)
-    if (chosen := _execute.way(op.OP.implementations[name], point, device=DEVICE)).executed is None:
-        pytest.skip(chosen.reason or "")
-
-
 def run(name: str, ids: Any, *, experts: int, block: int) -> Outputs:
     """Run on `ids`; the outputs' memory is poisoned before."""
-    executable(name)
     given_ids = torch.as_tensor(ids, dtype=torch.int32, device=DEVICE)
-    with poisoned():
-        return op.OP.implementations[name].run(
-            {"ids": given_ids, "experts": experts, "block": block}
-        )
+    return op_runs.run(op.OP, name, {"ids": given_ids, "experts": experts, "block": block})
 
 
 def by_stable_sort(ids: Any, *, experts: int, block: int) -> dict[str, list[int]]:
@@ -193,7 +181,7 @@ def test_some_ids_need_all_of_the_capacity() -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_nothing_is_written_beside_the_given_tensors(name: str) -> None:
-    executable(name)
+    op_runs.skip_if_it_cannot_run(op.OP, name)
     ids = drawn(9, 3, experts=10).to(DEVICE)
     with _execute.stand_ins():
         room = {
@@ -210,7 +198,7 @@ def test_nothing_is_written_beside_the_given_tensors(name: str) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_a_second_call_with_other_ids_leaves_nothing_of_the_first(name: str) -> None:
-    executable(name)
+    op_runs.skip_if_it_cannot_run(op.OP, name)
     ids = drawn(9, 3, experts=10, seed=1).to(DEVICE)
     prepared = op.OP.implementations[name].prepare({"ids": ids, "experts": 10, "block": 4})
     with _execute.stand_ins():

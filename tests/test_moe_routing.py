@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels import Case, Outputs, _execute
-from kernels._check import compare, poisoned
+from kernels._check import compare
 from kernels.moe import moe_routing as op
 from kernels.moe import moe_routing_cupy as _cupy  # noqa: F401  # adds an implementation
 from kernels.moe import moe_routing_triton as _triton  # noqa: F401  # adds an implementation
 from kernels.moe._routing_cases import routings
+from tests import op_runs
 from verifyscope.models import TABLE
 
 ALL = ("torch", "triton", "cupy")
@@ -28,13 +29,8 @@ INFINITY, NAN = math.inf, math.nan
 
 def run(name: str, logits: Any, **rest: Any) -> Outputs:
     """Run on these logits; the outputs' memory is poisoned before."""
-    implementation = op.OP.implementations[name]
-    point = dataclasses.replace(op.OP.cases[0], tiny=True)
-    if (chosen := _execute.way(implementation, point, device=DEVICE)).executed is None:
-        pytest.skip(chosen.reason or "")
     inputs = {"renormalise": True, **given_as_tensors(logits=logits, **rest)}
-    with poisoned():
-        return implementation.run(inputs)
+    return op_runs.run(op.OP, name, inputs)
 
 
 def given_as_tensors(**inputs: Any) -> dict[str, Any]:

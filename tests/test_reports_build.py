@@ -51,6 +51,7 @@ def test_a_run_folder_gets_its_report_inside_and_its_path_is_printed(tmp_path: P
         "budget.png",
         "sweep-all-reduce.png",
         "time-tree-attention.png",
+        "waterfall.png",
     }
     shown = re.findall(r"\]\((.*\.png)\)", (folder / "report.md").read_text())
     assert {*shown, "report.md", "report.html"} == names(folder)

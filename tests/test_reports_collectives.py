@@ -76,8 +76,9 @@ def test_measured_and_imported_series_are_told_apart_by_source_and_file(page: Pa
         "all_reduce, nccl, 8 ranks, bfloat16, imported from a.txt",
         "all_reduce, nccl, 8 ranks, bfloat16, imported from b.txt",
     ]
-    assert "- **1 point measured**, 2 imported." in page.text
-    assert "Imported from `a.txt`, `b.txt`." in page.text
+    assert "**1 point measured** on Laptop, 8 cores, no GPU; 2 imported from `a.txt`, `b.txt`." in (
+        page.text
+    )
 
 
 def test_the_all_reduces_of_a_pass_are_two_a_layer(page: Page) -> None:
@@ -93,9 +94,6 @@ def test_the_all_reduces_of_a_pass_are_two_a_layer(page: Page) -> None:
             "a pass": "4.03 ms",
         }
     ]
-    assert (
-        "All-reduces of a pass of kimi-k2.5 with 4 rows: 122 x 33.0 us = **4.03 ms**" in page.text
-    )
 
 
 def test_a_budget_adds_up_and_says_at_least_where_a_part_is_not_known(page: Page) -> None:
@@ -119,7 +117,6 @@ def test_a_budget_adds_up_and_says_at_least_where_a_part_is_not_known(page: Page
     assert rows[2]["all bytes"] == "–"
     assert rows[3]["all bytes"] == "**240 MB**"
     assert "**Nothing in this section was measured on the GPU that is named.**" in page.text
-    assert "its largest part is routed_experts, 3.60 ms (60 % of what is known)" in page.text
 
 
 def test_a_complete_budget_says_no_at_least(page: Page) -> None:
@@ -174,9 +171,9 @@ def test_the_worst_of_each_kernel_and_architecture_is_shown_and_every_failure(pa
     assert attend["instructions"] == "tensor_core (not on sm_120)"
     assert (merge["sm_90"], merge["sm_120"]) == ("128 / 64 / 50 % **1 of 1 failed**", "–")
     assert page.rows("### What the gate refused")[0]["failure"] == "spills \\| 64 B"
-    assert "- 4 kernel builds for sm_90, sm_120: **1 refused**." in page.text
+    assert "4 kernel builds for sm_90, sm_120, **1 refused**." in page.text
 
 
 def test_a_build_that_was_made_again_counts_once(page: Page) -> None:
     page.of([CPU, built("_attend", 90, failure="spills"), built("_attend", 90)])
-    assert "- 1 kernel build for sm_90: all within their limits." in page.text
+    assert "**Nothing measured**; 1 kernel build for sm_90." in page.text

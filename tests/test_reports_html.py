@@ -46,7 +46,10 @@ def test_the_page_says_what_the_markdown_says_and_asks_no_network(tmp_path: Path
             assert re.sub(r"[`*\\]", "", cell).strip() in page.text
     assert len(page.of("table")) == len(re.findall(r"^\| -", markdown, re.MULTILINE))
     images = [attrs["src"] or "" for attrs in page.of("img")]
-    assert len(images) == len(re.findall(r"^!\[", markdown, re.MULTILINE)) > 0
+    # The waterfall is a picture in report.md, and drawn in report.html.
+    assert len(images) == len(re.findall(r"^!\[", markdown, re.MULTILINE)) - 1 > 0
+    assert "](waterfall.png)" in markdown
+    assert html.count('<table class="fall">') == 1
     assert all(image.startswith("data:image/png;base64,") for image in images)
     links = [attrs["href"] or "" for attrs in page.of("a") if "href" in attrs]
     assert all(link.startswith("#") for link in links)
@@ -86,7 +89,7 @@ def test_markup_in_a_record_is_text(tmp_path: Path) -> None:
     assert not [name for _, attrs in page.elements for name in attrs if name.startswith("on")]
     assert html.count("<details>") == html.count("</details>")
     records = unpacked(html)
-    assert '"><script>' in json.dumps(records["id"]).replace("\\", "")
+    assert '"><scrip' in json.dumps(records["id"]).replace("\\", "")
     assert 'data-r=""' not in html
 
 
@@ -149,13 +152,15 @@ def test_more_records_than_fit_are_counted(tmp_path: Path, monkeypatch: pytest.M
 def test_a_page_of_long_records_keeps_its_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_packed, "_MOST_LETTERS", 20_000)
     rows = [kernel("own", float(n), case=f"{n * 7919}" * 20) for n in range(1, 2000)]
+    whole = len(built(tmp_path / "whole", [GPU, *rows])[1])
+    monkeypatch.setattr(_html, "MOST_BYTES", whole - 10_000)
     _, html, _ = built(tmp_path, [GPU, *rows])
     ids, left_out = unpacked(html)["id"], unpacked(html)["left_out"]
     assert isinstance(ids, list)
-    assert 0 < len(ids) < 1999
+    assert 1000 < len(ids) < 1999
     assert left_out == 1999 - len(ids)
+    assert len(html.encode()) <= whole - 10_000
 
 
 def test_one_pass_is_drawn_by_class_and_says_that_it_is_predicted(tmp_path: Path) -> None:
@@ -194,8 +199,10 @@ def test_html_that_is_not_the_templates_own_fold_is_text() -> None:
         "<iframe src=x></iframe>\n\n## Two\n",
         plots=None,
         records={},
-        packed="",
+        names={},
+        packed=lambda _: "",
         drawing="",
+        places={},
     )
     read = Read(page)
     assert (len(read.of("details")), read.of("iframe"), read.of("b")) == (1, [], [])
@@ -337,3 +344,12 @@ def test_a_record_that_holds_script_runs_none(tmp_path: Path, browser: Browser) 
         "{textContent: 'window.ran = 1'}))"
     )
     assert browser.run("window.ran") is None, "a script that is not the page's own ran"
+
+
+def test_a_page_calls_records_by_as_many_letters_as_tell_them_apart(tmp_path: Path) -> None:
+    ids = ("0123456789abcdef", "0123456789ffffff", "fedcba9876543210", "a1")
+    rows = [kernel("own", 5.0 + n, id=name, case=name) for n, name in enumerate(ids)]
+    _, html, _ = built(tmp_path, [GPU, *rows])
+    assert unpacked(html)["id"] == ["0123456789a", "0123456789f", "fedcba98765", "a1"]
+    shown = {attrs["data-r"] for attrs in Read(html).of("a") if "data-r" in attrs}
+    assert shown == {"0123456789a", "0123456789f", "fedcba98765", "a1"}

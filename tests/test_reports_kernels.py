@@ -211,7 +211,6 @@ def test_a_verify_is_set_beside_a_step_of_one_token_and_fitted(page: Page) -> No
             "growth over the roofline's": "**2.17 at T=8, above 1.3**",
         }
     ]
-    assert "a verify of 8 tokens takes 2.17 times as long as a step of one with `own`." in page.text
 
 
 def test_more_rows_than_a_page_holds_are_counted(page: Page) -> None:
@@ -268,5 +267,7 @@ def test_five_hundred_equal_reasons_are_one_row_with_a_count(page: Page) -> None
             "which": "`tree_attention/torch` 9",
         },
     ]
-    assert "- **Nothing measured**, 1 failed, 1 void, 509 skipped." in page.text
-    assert "510 did not run or do not count; 500 of them: needs a CUDA device" in page.text
+    assert (
+        "**Nothing measured**; 1 failed; 1 void (119 % of the ceiling); 509 skipped (500 of them: "
+        "needs a CUDA device; this machine has none)."
+    ) in page.text

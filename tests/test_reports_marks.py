@@ -28,9 +28,14 @@ def elements(html: str) -> list[tuple[list[str], list[str], str, str]]:
     return found
 
 
+def as_html(body: str, *records: Measurement) -> str:
+    ids = {record.id: record.id for record in records}
+    return _marks.as_html(body, {record.id: record for record in records}, ids)
+
+
 def shown(marked: str, *records: Measurement) -> tuple[list[str], list[str], str, str]:
     body = MarkdownIt("commonmark").enable("table").render(marked)
-    (one,) = elements(_marks.as_html(body, {record.id: record for record in records}))
+    (one,) = elements(as_html(body, *records))
     return one
 
 
@@ -95,7 +100,7 @@ def test_a_formula_of_any_letters_is_no_markup_and_comes_back_whole(formula: str
     one = kernel("own", 20.0, id="a1")
     marked = _marks.derived("**0.80**", [one], f"x {formula} y")
     row = MarkdownIt("commonmark").enable("table").render(f"| a |\n| - |\n| {marked} |\n")
-    html = _marks.as_html(row, {"a1": one})
+    html = as_html(row, one)
     (number,) = Read(html).of("a")
     kept = "".join(letter if letter.isprintable() else " " for letter in formula)
     assert (number["data-f"] or "").split() == f"= x {kept} y".split()
@@ -140,7 +145,10 @@ def test_growth_with_t_leads_to_both_times_and_its_fit_to_all(tmp_path: Path) ->
 def test_a_pass_of_all_reduces_and_a_predicted_sum_lead_to_their_calls(tmp_path: Path) -> None:
     dims = {"bytes": 57_344, "dtype": "bfloat16", "in_place": False, "tokens": 4}
     call = collective(57_344, 30.9, id="c1", dims=dims | {"model": "kimi-k2.5"})
-    parts = [predicted("routed_experts", 60.0, 60), predicted("attention_projections", 30.0, 61)]
+    parts = [
+        msgspec.structs.replace(predicted(name, us, calls), id=name)
+        for name, us, calls in (("router", 60.0, 60), ("lm_head", 30.0, 61))
+    ]
     ids = [one.id for one in parts]
     _, html, _ = built(tmp_path, [GPU, CPU, call, *parts])
     found = [(words, formula, where) for _, where, formula, words in elements(html)]
@@ -211,15 +219,18 @@ def test_what_a_finding_saw_leads_to_the_records_of_its_line_or_kernel(tmp_path:
         source="imported",
         origin=Origin(file="trace.json"),
     )
+    whole = msgspec.structs.replace(trace, id="w1", op="trace", implementation="kineto")
     seen = (
+        Evidence(file="trace.json", at="launch", value="768 launches"),
         Evidence(file="log.txt", at=7, value="86.1 us"),
         Evidence(file="trace.json", at="AllReduce_LL", value="9 us"),
         Evidence(file="log.txt", at=8, value="nothing of it"),
     )
     finding = Finding(name="slow", sentence="Slow.", evidence=seen, confidence="sure")
-    _, html, markdown = built(tmp_path, [GPU, out, inside, trace, finding])
+    _, html, markdown = built(tmp_path, [GPU, out, inside, trace, whole, finding])
     found = {words: (classes, ids, about) for classes, ids, about, words in elements(html)}
     assert found["86.1 us"] == (["n", "imported"], ["out", "in"], "read at log.txt:7")
     assert found["9 us"] == (["n", "imported"], ["k1"], "read at trace.json:AllReduce_LL")
+    assert found["768 launches"][1] == ["w1"]
     assert "nothing of it" not in found
     assert "86.1 us at `log.txt:7`, 9 us at `trace.json:AllReduce_LL`" in markdown

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from ingest.serving_records import plain_given
+from reports import _speculation_map
 from reports._collected import collect
 from reports._drawn import Folder
 from reports._operating_points import OperatingPoint, points
@@ -157,7 +158,7 @@ def test_a_measured_verify_needs_at_least_its_break_even(tmp_path: Path) -> None
     assert graph.name == "measured pass, kimi-rows4, graph"
     on_cpu = [msgspec.structs.replace(one, environment="cpu") for one in passes()]
     assert {one.name[-5:] for one in found(tmp_path / "cpu", [CPU, *on_cpu])} == {", CPU"}
-    text = section(collect([tmp_path / "records.jsonl"]), Folder(path=None))
+    text = section(points(collect([tmp_path / "records.jsonl"])), Folder(path=None))
     assert "at least" in text
     assert "Acceptance is missing where the table has none" in text
 
@@ -204,12 +205,12 @@ def test_names_of_records_show_as_text(tmp_path: Path) -> None:
 def test_the_map_is_drawn_where_there_is_something_to_see(tmp_path: Path) -> None:
     lines: list[Record] = [HERE, steps(0.027, accepted=2.6), steps(0.012)]
     collected = collect([write(tmp_path / "records.jsonl", lines)])
-    assert f"]({MAP})" in section(collected, Folder(path=tmp_path))
+    assert f"]({MAP})" in section(points(collected), Folder(path=tmp_path))
     assert (tmp_path / MAP).read_bytes().startswith(b"\x89PNG")
     bare = collect([write(tmp_path / "bare.jsonl", [HERE, *logged(FOUNDING.splitlines()[0], "v")])])
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert MAP not in section(bare, Folder(path=empty))
+    assert MAP not in section(points(bare), Folder(path=empty))
     assert not (empty / MAP).exists()
 
 
@@ -258,7 +259,7 @@ def test_a_map_is_of_one_system(tmp_path: Path) -> None:
     glm = of_model("glm-5.1", "b.log", requests=1, plain_s=0.012)
     bare = of_model("qwen3-8b", "c.log", requests=1, plain_s=None)
     path = write(tmp_path / "records.jsonl", [HERE, *kimi, *glm, *bare])
-    text = section(collect([path]), Folder(path=tmp_path))
+    text = section(points(collect([path])), Folder(path=tmp_path))
     assert "with break-even lines](speculation.png)" in text
     assert "cycle of kimi-k2.5, sglang, with break-even lines](speculation-2.png)" in text
     assert "speculation-3" not in text
@@ -288,3 +289,15 @@ def test_the_acceptance_that_a_table_states_stands_before_that_of_its_runs(
     text = FOUNDING + "Accept length: 1.83 tok/cyc\n"
     (one,) = found(tmp_path, [HERE, *logged(text, "verify.log")])
     assert (one.accepted, one.is_implied) == (1.83, False)
+
+
+def test_points_of_a_file_are_in_the_order_of_their_loads(tmp_path: Path) -> None:
+    lines = [steps(0.01 * at, requests=at, accepted=2.0) for at in (10, 2, 1, 12)]
+    assert [one.requests for one in found(tmp_path, [HERE, *lines])] == [1, 2, 10, 12]
+
+
+def test_of_many_plain_steps_the_map_shows_some_from_end_to_end(tmp_path: Path) -> None:
+    lines = [steps(0.010 + 0.001 * at, requests=at) for at in range(1, 13)]
+    lines += [steps(0.030, requests=at, accepted=2.0) for at in range(1, 13)]
+    shown = _speculation_map._plains(found(tmp_path, [HERE, *lines]))
+    assert [requests for _, requests in shown] == [1, 4, 7, 9, 12]

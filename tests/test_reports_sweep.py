@@ -60,10 +60,14 @@ def test_the_saving_of_a_pass_is_its_calls_times_the_difference(whole: Page) -> 
     assert saved == pytest.approx(122e3 * (SLOW(57_344) - LL(57_344)), rel=0.05)
     assert at_4["of it"] == "52 %"
     assert re.search(
-        r"- all_reduce, 8 ranks, bfloat16: take .*; all-reduces of a pass of kimi-k2.5 with 4 rows:"
-        r" 122 calls, \*\*6\.\d+ ms\*\*, of which \*\*3\.\d+ ms \(.*\)\*\* would be saved\.",
+        r"\*\*6\.\d+ ms\*\* of a pass of 4 rows are all-reduces at 5\d\.\d us each \(measured, "
+        r"all_reduce, 8 ranks, bfloat16\), where `nccl ring/ll` takes \*\*2\d\.\d us\*\*;",
         whole.text,
     )
+    (worth,) = whole.rows("No budget from floor")
+    assert worth["worth most, each alone"] == "all-reduces by `nccl ring/ll`"
+    assert worth["saves"] == at_4["saves (95 %)"]
+    assert worth["known how"] == "measured, 4 rows"
 
 
 def test_what_to_export_is_a_block_and_what_it_costs_elsewhere_stands_below(whole: Page) -> None:
@@ -155,7 +159,9 @@ def test_a_sweep_without_a_winner_says_why_and_names_no_export(page: Page) -> No
     page.of([GPU, *sweep({"nccl": LL, "nccl ring/simple": SLOW}, sizes=SIZES[:8])])
     assert "- Nothing is recommended: no combination beats the default beyond noise" in page.text
     assert "```sh" not in page.text
-    assert "- all_reduce, 8 ranks, bfloat16: no combination beats the default" in page.text
+    assert "each (measured, all_reduce, 8 ranks, bfloat16), and no combination beats that" in (
+        page.text
+    )
     few = Page(page.folder / "few").of([GPU, *sweep({"nccl": SLOW, "nccl ring/ll": LL}, starts=1)])
     assert "1 fresh starts say nothing of their spread; 3 are needed" in few.text
 
@@ -263,6 +269,7 @@ def test_the_plots_are_those_that_the_page_shows(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "report"
     shown = re.findall(r"\]\((.*\.png)\)", (folder / "report.md").read_text())
     assert shown == [
+        "waterfall.png",
         "budget.png",
         "combinations-all-reduce-bfloat16-8.png",
         "combinations-all-reduce-bfloat16-8-modes.png",

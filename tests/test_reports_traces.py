@@ -56,5 +56,5 @@ def test_a_trace_is_told_as_a_whole_by_class_and_by_kernel(page: Page) -> None:
 def test_a_trace_is_no_measured_kernel_and_no_sweep(page: Page) -> None:
     page.of([environment(), *trace()])
     assert "## Kernels" not in page.text
-    assert "**Nothing measured**, 14 imported." in page.text
-    assert "Imported from `t.json`" in page.text
+    assert "**Nothing measured**; 14 imported from `t.json`." in page.text
+    assert "imported from `t.json`" in page.text

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from kernels import _trees
 from kernels.layer import _rope_tables as tables
 from kernels.layer import rope as op
-from tests.layer_problems import ALL, DEVICE, OWN, normal, problems, run
+from tests.layer_problems import ALL, OWN, normal
+from tests.op_runs import DEVICE, problems, run
 from verifyscope.models import TABLE, Rope
 
 PLAIN = Rope(theta=10_000)

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.layer import shared_expert as op
-from tests.layer_problems import ALL, DEVICE, OWN, normal, problems, run
+from tests.layer_problems import ALL, OWN, normal
+from tests.op_runs import DEVICE, problems, run
 
 
 def mlp(

@@ -38,6 +38,7 @@ SHIPPED: dict[str, Callable[[int, str], str]] = {
     "journalctl": lambda at, line: f"Jan 05 10:00:{at:02d} box python3[4711]: {line}",
     "journalctl iso": lambda at, line: f"2026-01-05T10:00:{at:02d}+0000 box llm.sh[4711]: {line}",
     "logging": lambda at, line: f"2026-01-05 10:00:{at:02d},123 - bench - INFO - {line}",
+    "grafana": lambda at, line: f'2026-01-05 10:00:{at:02d},"{line}"',
     "colours": lambda at, line: f"\x1b[32m{line[:30]}\x1b[0m\x1b[1;34m{line[30:]}\x1b[0m",
 }
 
@@ -86,6 +87,13 @@ def test_any_unicode_is_read_with_windows_ends_of_lines(tmp_path: Path, encoding
     assert seen(tmp_path, data) == seen(tmp_path, SGLANG)
 
 
+@pytest.mark.parametrize("hole", [10, 70_000, 200_000])
+def test_a_hole_of_zeros_costs_no_line(tmp_path: Path, hole: int) -> None:
+    assert seen(tmp_path, b"\0" * hole + TABLE.encode()) == seen(tmp_path, TABLE)
+    middle = SGLANG.encode()[:500] + b"\0" * 5000 + SGLANG.encode()[500:]
+    assert seen(tmp_path, middle) == seen(tmp_path, SGLANG)
+
+
 def test_a_rotated_log_begins_and_ends_within_a_line(tmp_path: Path) -> None:
     text = SGLANG[60:-90]
     ((op, case, median, count),) = seen(tmp_path, text)
@@ -125,3 +133,15 @@ def test_two_servers_of_one_log_are_compared_where_they_are_of_one_model() -> No
         concluded = {one.name for one in conclusions(facts)}
         assert ("break-even" in concluded) == expected
         assert ("systems-apart" in concluded) != expected
+
+
+@pytest.mark.parametrize("name", ["nccl_new.txt", "nccl_old.txt", "nccl_tagged.txt"])
+@pytest.mark.parametrize("how", ["compose", "compose -t", "node", "journalctl"])
+def test_a_shipped_table_of_collectives_says_what_it_said(
+    tmp_path: Path, how: str, name: str
+) -> None:
+    text = (Path(__file__).parent / "data" / name).read_text()
+    shipped = "".join(
+        f"{SHIPPED[how](at % 60, line)}\n" for at, line in enumerate(text.splitlines())
+    )
+    assert seen(tmp_path, shipped) == seen(tmp_path, text) != []

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.layer import silu_mul as op
-from tests.layer_problems import ALL, DEVICE, normal, problems, run
+from tests.layer_problems import ALL, normal
+from tests.op_runs import DEVICE, problems, run
 from verifyscope.models import TABLE
 
 

@@ -9,7 +9,8 @@ import torch
 from kernels._target import compiling_for
 from kernels.layer import _skinny_cupy, _skinny_plan, _skinny_triton
 from kernels.layer._skinny_plan import Plan, Tile, arrivals, choose, plan_for
-from tests.layer_problems import DEVICE, normal
+from tests.layer_problems import normal
+from tests.op_runs import DEVICE
 
 BACKENDS = {"triton": _skinny_triton, "cupy": _skinny_cupy}
 CPU = torch.device("cpu")

@@ -39,12 +39,6 @@ def test_19_04_ms_at_95_05_percent_are_a_cycle_of_20_0_ms_and_about_100_tokens_a
     assert speculation.tokens_per_s(2.0, cycle_s=cycle_s) == pytest.approx(100, rel=0.005)
 
 
-def test_the_10_45_ms_between_the_runs_are_86_us_for_each_of_122_all_reduces() -> None:
-    assert round((29.49 - 19.04), 2) == 10.45
-    saving_s = speculation.saving_per_call_s(29.49e-3, fast_s=19.04e-3, calls=122)
-    assert round(saving_s * 1e6, 0) == 86
-
-
 def test_five_runs_average_59_6_by_run_and_59_1_by_token() -> None:
     assert round(speculation.average_by_run(TOKENS, SECONDS), 1) == 59.6
     assert round(speculation.average_by_token(TOKENS, SECONDS), 1) == 59.1
@@ -101,7 +95,6 @@ _REFUSED: list[Callable[[], object]] = [
     lambda: speculation.tokens_per_s(math.nan, cycle_s=1),
     lambda: speculation.chain_acceptance(0.5),
     lambda: speculation.chain_acceptance(math.inf),
-    lambda: speculation.saving_per_call_s(2, fast_s=1, calls=0),
     lambda: speculation.worth(1, cycle_s=1, accepted=2),
     lambda: speculation.average_by_run([], []),
     lambda: speculation.average_by_token([1, 2], [1]),

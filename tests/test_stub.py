@@ -1,6 +1,6 @@
 """A stub really does the work of a rank: nothing is skipped, everything flows, parts come out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -22,14 +22,7 @@ from verifyscope.records import Mode
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Run as a rank does; more threads on a shared machine wait for one another."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.inference_mode():
-        yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("as_a_rank_runs")
 
 
 def _case(model: Model | str = "kimi-k2.5", **more: object) -> Case:

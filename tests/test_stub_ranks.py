@@ -218,6 +218,17 @@ def test_a_lost_rank_ends_its_case_and_what_was_measured_before_is_kept(
     assert [one.status for one in after] == ["ok"]
 
 
+def test_a_job_after_the_holder_died_finds_a_fresh_one(holder: Holder, tmp_path: Path) -> None:
+    _, found = _measured(holder, _job(0), tmp_path)
+    assert [one.status for one in found] == ["ok"]
+    process = holder.process
+    process.kill()
+    process.wait()
+    _, after = _measured(holder, _job(0), tmp_path / "after")
+    assert [one.status for one in after] == ["ok"]
+    assert holder.process.pid != process.pid
+
+
 def test_a_refusal_is_no_failure_and_says_what_to_give(holder: Holder, tmp_path: Path) -> None:
     case, found = _measured(holder, _job(injected_holder.REFUSES), tmp_path)
     assert case.problems == []

@@ -1,10 +1,14 @@
 """Several machines: two torchrun agents on this one, and what torchrun's variables mean."""
 
+import contextlib
+import multiprocessing.connection as transport
 import os
 import re
 import socket
 import subprocess
 import sys
+import threading
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -154,6 +158,46 @@ def test_the_fewest_gpus_count_and_all_end_with_one_status(
         while not isinstance(said := connection.recv(), Over):
             pass
         assert said == Over(1)
+
+
+def test_a_machine_that_is_gone_has_no_gpu(machines: tuple[Machines, list[Connection]]) -> None:
+    team, (one, two) = machines
+    one.send(Gpus(8))
+    two.close()
+    assert team.count_gpus() == Gpus(0, "machine 1 is gone")
+
+
+def test_a_stranger_at_the_door_is_let_go_and_a_machine_is_greeted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nodes, "_GREETING_S", 1)
+    silent, arrived = socket.socketpair()
+    with silent:
+        assert nodes._greeted(arrived, "secret") is None  # after a second of silence
+        assert silent.recv(4096).startswith(b"\0\0\0")
+        assert silent.recv(1) == b""
+    other, arrived = socket.socketpair()
+    wrong = threading.Thread(target=_comes, args=(other, "guessed"))
+    wrong.start()
+    assert nodes._greeted(arrived, "secret") is None
+    wrong.join()
+    machine, arrived = socket.socketpair()
+    right = threading.Thread(target=_comes, args=(machine, "secret"))
+    right.start()
+    greeted = nodes._greeted(arrived, "secret")
+    right.join()
+    assert greeted is not None
+    assert greeted[0] == 3
+    greeted[1].close()
+
+
+def _comes(opened: socket.socket, secret: str) -> None:
+    connection = Connection(opened.detach())
+    with contextlib.suppress(AuthenticationError, EOFError, OSError):
+        transport.answer_challenge(connection, secret.encode())
+        transport.deliver_challenge(connection, secret.encode())
+        connection.send(3)
+    connection.close()
 
 
 def free_port() -> int:

@@ -1,6 +1,5 @@
 """Draft trees from their parents, on every implementation that can be executed here."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels import Case, Inputs, _execute, _trees
-from kernels._check import poisoned
 from kernels.drafts import _drafts
 from kernels.drafts import tree_build as op
 from kernels.drafts import tree_build_cupy as _cupy  # noqa: F401  # adds an implementation
 from kernels.drafts import tree_build_triton as _triton  # noqa: F401  # adds an implementation
+from tests import op_runs
 
 ALL = ("torch", "triton", "cupy")
 DEVICE = _execute.device()
@@ -29,12 +28,7 @@ def batch(trees: Sequence[Sequence[int]], lengths: Sequence[int] | None = None) 
 
 def run(name: str, inputs: Inputs) -> dict[str, list[list[int]]]:
     """Run on `inputs`; the outputs' memory holds the largest number before."""
-    implementation = op.OP.implementations[name]
-    point = dataclasses.replace(op.OP.cases[0], tiny=True)
-    if (chosen := _execute.way(implementation, point, device=DEVICE)).executed is None:
-        pytest.skip(chosen.reason or "")
-    with poisoned():
-        got = implementation.run(inputs)
+    got = op_runs.run(op.OP, name, inputs)
     assert {value.dtype for value in got.values()} == {torch.int32}
     return {key: value.tolist() for key, value in got.items()}
 

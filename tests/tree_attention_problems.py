@@ -6,7 +6,6 @@ Without a GPU Triton's kernels run in its interpreter and CUDA C++ on the CPU (t
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 import torch
 
 from kernels import Inputs, Outputs, _execute, _trees
@@ -18,6 +17,7 @@ from kernels.attention import tree_attention_cupy_fma as in_cupy_fma
 from kernels.attention import tree_attention_sdpa as _sdpa  # noqa: F401  # adds an implementation
 from kernels.attention import tree_attention_triton as in_triton
 from kernels.attention._split_plan import Plan
+from tests import op_runs
 
 OWN = ("triton", "cupy")
 ALL = ("torch", "sdpa", *OWN)
@@ -58,25 +58,19 @@ def problem(
 
 def run(name: str, inputs: Inputs) -> Outputs:
     """Run on `inputs`; the outputs' memory is NaN before."""
-    skip_if_it_cannot_run(name)
-    with poisoned():
-        return op.OP.implementations[name].run(inputs)
+    return op_runs.run(op.OP, name, inputs)
 
 
 def skip_if_it_cannot_run(name: str) -> None:
     """Skip the test, with the reason, where nothing here can execute `name`."""
-    point = next(case for case in op.OP.cases if case.tiny)
-    chosen = _execute.way(op.OP.implementations[name], point, device=DEVICE)
-    if chosen.executed is None:
-        pytest.skip(chosen.reason or "")
+    op_runs.skip_if_it_cannot_run(op.OP, name)
 
 
 def assert_matches(name: str, inputs: Inputs, got: Outputs | None = None) -> None:
     """Hold what `name` computes to the reference, within the op's tolerance."""
     got = run(name, inputs) if got is None else got
     omitted = op.OP.implementations[name].omits
-    want = {key: value for key, value in op.OP.reference(**inputs).items() if key not in omitted}
-    assert wrong(got, want) == {}
+    assert op_runs.problems(op.OP, got, inputs, omits=omitted) == {}
 
 
 def wrong(got: Outputs, want: Outputs) -> dict[str, str]:

@@ -16,8 +16,9 @@ from verifyscope import cli, job
 from verifyscope._diagnosis_steps import Folder
 from verifyscope.job import Outcome, Step
 
-# What every step compiles with, whichever folder it loads first: one environment, not two.
-_VARIABLES = {"TRITON_DEFAULT_FP_FUSION": "1"}
+# What every step compiles with, whichever folder it loads first: one environment, not two. Their
+# output is read back, whatever the locale of a container.
+_VARIABLES = {"TRITON_DEFAULT_FP_FUSION": "1", "PYTHONIOENCODING": "utf-8"}
 _ADD_PACKAGES = "python -m verifyscope.install here"
 _LARGE = frozenset({"torch", "triton"})  # what that command does not add
 _REPORT_S = 60.0  # for the report of an interrupted run
@@ -56,9 +57,10 @@ def run(steps: Sequence[Step], *, folder: Folder, budget_s: float, root: Path) -
         )
     except KeyboardInterrupt:
         interrupted = True
-        _say("interrupted: the report of what there is by now; Ctrl-C again leaves it out")
-        with contextlib.suppress(KeyboardInterrupt):
-            outcomes += _report(steps[-1], folder, missing, root)
+        if folder.records.stat().st_size:
+            _say("interrupted: the report of what there is by now; Ctrl-C again leaves it out")
+            with contextlib.suppress(KeyboardInterrupt):
+                outcomes += _report(steps[-1], folder, missing, root)
         (folder.path / "steps.md").write_text(job.table(outcomes), encoding="utf-8")
     _tell(outcomes, folder, missing)
     if interrupted:
@@ -90,11 +92,12 @@ def _tell(outcomes: Sequence[Outcome], folder: Folder, missing: frozenset[str]) 
         print(f"\n{textwrap.fill(paragraph, _WIDTH, break_on_hyphens=False)}")
     report = folder.path / "report" / "report.md"
     shown = f"{folder.name}/report/report"
-    print(
-        f"\nreport: {shown}.md, for a browser {shown}.html"
-        if report.exists()
-        else f"\nreport: none was built; the records are in {folder.file('records.jsonl')}"
-    )
+    if report.exists():
+        print(f"\nreport: {shown}.md, for a browser {shown}.html")
+    elif folder.records.stat().st_size:
+        print(f"\nreport: none was built; the records are in {folder.file('records.jsonl')}")
+    else:
+        print("\nreport: none, nothing was measured")
 
 
 def _say(text: str) -> None:

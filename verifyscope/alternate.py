@@ -49,7 +49,6 @@ class Alternation:
     samples: Mapping[str, tuple[float, ...]]
     failures: Mapping[str, str]
     rounds: int
-    elapsed_s: float
     stopped_by: StoppedBy
 
 
@@ -104,7 +103,6 @@ def alternate(
         samples=whole if rounds else {},
         failures=failures,
         rounds=rounds,
-        elapsed_s=now() - start_s,
         stopped_by=stopped_by,
     )
 

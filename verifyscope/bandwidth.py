@@ -60,12 +60,6 @@ def algorithm_bandwidth(size_bytes: float, seconds: float) -> float:
     return size_bytes / seconds
 
 
-def bus_bandwidth(op: str, *, ranks: int, size_bytes: float, seconds: float) -> float | None:
-    """Return bytes a second on the bus, or None where no formula is known for `op`."""
-    factor = bus_factor(op, ranks)
-    return None if factor is None else algorithm_bandwidth(size_bytes, seconds) * factor
-
-
 def drops(seconds: Sequence[float]) -> list[int]:
     """Return the positions, by ascending size, whose time is over 10 % below the one before.
 

@@ -119,6 +119,21 @@ def print_rows(rows: Iterable[Sequence[str]], header: Sequence[str]) -> None:
         print("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip())
 
 
+def print_tables(
+    tables: Iterable[tuple[Sequence[str], Sequence[Sequence[str]]]], *, below_text: bool = False
+) -> None:
+    """Print those that have rows, a header and its rows each, with an empty line between.
+
+    below_text: something was printed before them, so that one stands before the first, too.
+    """
+    for header, rows in tables:
+        if rows:
+            if below_text:
+                print()
+            print_rows(rows, header)
+            below_text = True
+
+
 def _ending(error: BaseException, program: str) -> tuple[str, int] | None:
     """Return the line and the exit status that `error` ends with; None if the fault is ours."""
     if isinstance(error, UsageError):

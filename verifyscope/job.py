@@ -7,11 +7,10 @@ A step that fails, hangs or crashes hides no other. What it prints goes to `logs
 When its time is up it is interrupted as by Ctrl-C, so that it can keep what it has, then ended and
 killed, with all that it started. A step that needs what is missing, or for which no time is left,
 is skipped and says why. Where this process is killed, its running step is. The standard library is
-all that is imported: on a machine that lacks packages the table must still be made.
+all that is needed: on a machine that lacks packages the table must still be made.
 """
 
 import contextlib
-import ctypes
 import os
 import re
 import shlex
@@ -26,12 +25,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from verifyscope.child import die_with_parent, signal_group, signal_name
+
 Result = Literal["passed", "cut", "failed", "skipped"]
 _GRACE_S = 3.0  # ending a step takes at most two of it
+_LOOK_S = 0.05
 _KEEP_S = 12.0  # what a step that may be cut has, instead of the first, to end by itself
 _MARK = "VERIFYSCOPE_STEP"
 _LONGEST_REASON = 160
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 # How the project's commands end when they are interrupted or terminated, with what they have kept.
 _KEPT = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
 
@@ -205,7 +206,7 @@ def _run_one(step: Step, place: _Place, log: Path, limit_s: float) -> Outcome:
                 env={**place.environment, **step.variables, _MARK: mark},
                 cwd=place.cwd,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         except OSError as error:
             return _failed(step, 0.0, f"{step.command[0]}: {error.strerror}")
@@ -245,12 +246,6 @@ def _needs(step: Step, missing: frozenset[str]) -> str:
     return f"needs {' and '.join(lacks)}" if lacks else ""
 
 
-def _die_with_parent() -> None:
-    """Have the step killed when this process is: it may have no time to end it."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-
-
 def _judge(step: Step, status: int | None, seconds: float, limit_s: float, text: str) -> Outcome:
     for word in step.skip_words:
         if word in text:
@@ -261,37 +256,57 @@ def _judge(step: Step, status: int | None, seconds: float, limit_s: float, text:
     if status in step.skip_statuses:
         return _skipped(step, step.skip_statuses[status], seconds)
     if status < 0:
-        return _failed(step, seconds, f"ended by {signal.Signals(-status).name}")
+        return _failed(step, seconds, f"ended by {signal_name(-status)}")
     return _failed(step, seconds, f"exit status {status}: {_last_line(text)}".rstrip(": "))
 
 
 def _wait(
-    process: subprocess.Popen[bytes], limit_s: float, tick: Callable[[str], None]
+    process: subprocess.Popen[bytes],
+    limit_s: float,
+    tick: Callable[[str], None] = lambda text: None,
 ) -> int | None:
     """Return the exit status, None if the process has not ended in time."""
-    began = time.monotonic()
-    while (elapsed_s := time.monotonic() - began) < limit_s:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(min(1.0, limit_s - elapsed_s))
-        tick(f"{_clock(time.monotonic() - began)} of {_clock(limit_s)}")
-    return process.poll()
+    began, told_s = time.monotonic(), 0
+    while (status := _status(process)) is None:
+        elapsed_s = time.monotonic() - began
+        if elapsed_s >= limit_s:
+            break
+        if int(elapsed_s) > told_s:
+            told_s = int(elapsed_s)
+            tick(f"{_clock(told_s)} of {_clock(limit_s)}")
+        time.sleep(min(_LOOK_S, limit_s - elapsed_s))
+    return status
+
+
+def _status(process: subprocess.Popen[bytes]) -> int | None:
+    """Return the exit status, negative for a signal, None while the process runs.
+
+    Popen asks under a lock, which an interrupt at the wrong moment leaves locked for ever.
+    """
+    if process.returncode is None:
+        try:
+            found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG)
+        except ChildProcessError:  # interrupted right after it was asked
+            process.returncode = -signal.SIGINT
+        else:
+            if found is not None:
+                exited = found.si_code == os.CLD_EXITED
+                process.returncode = found.si_status if exited else -found.si_status
+    return process.returncode
 
 
 def _end(process: subprocess.Popen[bytes], keep_s: float) -> None:
-    """End the process group: interrupt, terminate, kill; what has exited leaves its children."""
+    """End the process group: interrupt, terminate, kill; what has exited leaves its children.
+
+    What is not gone then hangs in a driver: it is left, and the steps after it run.
+    """
     for number, wait_s in ((signal.SIGINT, keep_s), (signal.SIGTERM, _GRACE_S)):
-        if process.poll() is not None:
+        if _status(process) is not None:
             break
-        _signal(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(wait_s)
-    _signal(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _signal(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
+        signal_group(process.pid, number)
+        _wait(process, wait_s)
+    signal_group(process.pid, signal.SIGKILL)
+    _wait(process, _GRACE_S)
 
 
 def _kill_marked(mark: str) -> None:

@@ -99,12 +99,6 @@ def chain_step_acceptance(accepted: float, *, drafts: int) -> float:
     return high
 
 
-def saving_per_call_s(slow_s: float, *, fast_s: float, calls: int) -> float:
-    """Return (slow - fast) / calls: what each of `calls` collectives would have to explain."""
-    _positive(slow_s=slow_s, fast_s=fast_s, calls=calls)
-    return (slow_s - fast_s) / calls
-
-
 def worth(saved_s: float, *, cycle_s: float, accepted: float) -> Worth:
     """Return what `saved_s` less a cycle gives: accepted / cycle, and accepted / (cycle - saved).
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 RESAMPLES = 1000
 OUTLIER_Z = 3.5
 SAME_WITHIN = 0.02
+FEWEST_TO_JUDGE = 3
 
 _ROUNDING = 1e-9  # 4 degrees of freedom are to be 4, not 3.9999999999
 # Student's t at 97.5 % for 1 to 30 degrees of freedom; above, the leading terms of its expansion.
@@ -108,7 +109,7 @@ def compare(
     medians_a, medians_b = _resampled_medians(a, 1), _resampled_medians(b, 2)
     low, high = (float(x) for x in np.percentile(medians_a / medians_b, [2.5, 97.5]))
     verdict: Verdict = "unsure"
-    if min(len(a), len(b)) >= 3:
+    if min(len(a), len(b)) >= FEWEST_TO_JUDGE:
         if high < 1 - same_within:
             verdict = "faster"
         elif low > 1 + same_within:

@@ -18,15 +18,13 @@ _FINDINGS = ("where", "finding", "what it says", "what to do")
 def report(found: Conclusion) -> None:
     """Print all that is known."""
     print(found.verdict)
-    for rows, header in (
-        (list(_settings(found)), _SETTINGS),
-        (list(_workers(found)), _WORKERS),
-        (list(_taken(found)), _TAKEN),
-        ([_finding(one) for one in found.findings[1:]], _FINDINGS),
-    ):
-        if rows:
-            print()
-            cli.print_rows(rows, header)
+    tables = (
+        (_SETTINGS, list(_settings(found))),
+        (_WORKERS, list(_workers(found))),
+        (_TAKEN, list(_taken(found))),
+        (_FINDINGS, [_finding(one) for one in found.findings[1:]]),
+    )
+    cli.print_tables(tables, below_text=True)
 
 
 def as_json(found: Conclusion) -> dict[str, object]:

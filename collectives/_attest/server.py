@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Protocol
 
+from verifyscope.child import signal_group
 from verifyscope.errors import UsageError
 
 POLL_S = 0.1
@@ -85,7 +86,7 @@ class _Stopping:
     def _send(self, number: int, *, to_all: bool) -> None:
         self.due = time.monotonic() + self.grace_s
         if to_all:
-            _to_group(self.process, number)
+            signal_group(self.process.pid, number)
         else:
             self.process.send_signal(number)
 
@@ -110,7 +111,7 @@ def run(
         finally:
             if stopping.reason is not None or not _is_over(process, wait_s=0.0):
                 # The command is not waited for yet: no other process can have its number.
-                _to_group(process, signal.SIGKILL)
+                signal_group(process.pid, signal.SIGKILL)
             code = process.wait()
         watcher.look()
     return Ended(status=code if code >= 0 else 128 - code, stopped=stopping.reason)
@@ -157,11 +158,6 @@ def _is_over(process: "subprocess.Popen[bytes]", *, wait_s: float = POLL_S) -> b
     if ended is None and wait_s:
         time.sleep(wait_s)
     return ended is not None
-
-
-def _to_group(process: "subprocess.Popen[bytes]", number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
 
 
 @contextlib.contextmanager

@@ -9,19 +9,17 @@ It leads a session of its own: whatever way this ends, the child and all of its 
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
+from verifyscope.child import Child, signal_name, variables
 from verifyscope.privacy import redacted_words
 
-_ROOT = Path(__file__).resolve().parent.parent.parent
 # Loading torch takes seconds, on a busy disk a minute; what comes after it has the time-out.
 START_S = 300.0
 NO_TORCH = (
@@ -67,11 +65,10 @@ def messages(
     timeout_s: how long it may be silent, start_s: how long before its first message.
     environment: added to this process's own.
     """
-    ours, theirs = socket.socketpair()
     with tempfile.TemporaryFile() as said, contextlib.ExitStack() as stack:
-        process = _started(command, theirs, said, environment or {})
-        stack.callback(_end, process)
-        connection = stack.enter_context(contextlib.closing(Connection(ours.detach())))
+        child = Child(command, variables=variables(environment), output=said)
+        stack.callback(child.end)
+        connection = child.connection
         allowed_s = start_s
         while True:
             if not connection.poll(allowed_s):
@@ -80,7 +77,7 @@ def messages(
             try:
                 message = connection.recv()
             except (EOFError, ConnectionResetError):
-                yield Lost("error", _death(process, said.fileno()))
+                yield Lost("error", _death(child.process, said.fileno()))
                 return
             if isinstance(message, Ended):
                 return
@@ -89,22 +86,6 @@ def messages(
             if isinstance(message, (WhyNot, Lost)):
                 return
             allowed_s = timeout_s
-
-
-def _started(
-    command: Sequence[str], theirs: socket.socket, said: IO[bytes], environment: Mapping[str, str]
-) -> "subprocess.Popen[bytes]":
-    """Start a child that speaks over `theirs`, which is closed on this side."""
-    with theirs:
-        return subprocess.Popen(
-            [*command, str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-            env=_environment(environment),
-        )
 
 
 def end_with(upstream: Connection) -> None:
@@ -121,21 +102,8 @@ def end_with(upstream: Connection) -> None:
 def _death(process: "subprocess.Popen[bytes]", said: int) -> str:
     """Return how a child ended and the last line that it printed."""
     status = process.wait()
-    how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+    how = f"killed by {signal_name(-status)}" if status < 0 else f"exit status {status}"
     size = os.fstat(said).st_size
     text = os.pread(said, 4096, max(0, size - 4096)).decode(errors="replace")
     last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
     return f"it ended with {how}" + (f": {redacted_words(last)[:_LONGEST_SAID]}" if last else "")
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a child with all that it started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _environment(added: Mapping[str, str]) -> dict[str, str]:
-    # The folders of this project run from the checkout, whatever the current folder is.
-    paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, **added, "PYTHONPATH": os.pathsep.join(filter(None, paths))}

@@ -41,13 +41,7 @@ def show(host: Host, found: Sequence[Conclusion]) -> None:
         ),
         (("", "GPUs", "writes", "each", "all", "values"), list(_together(host))),
     )
-    first = True
-    for header, rows in sections:
-        if rows:
-            if not first:
-                print()
-            cli.print_rows(rows, header)
-            first = False
+    cli.print_tables(sections)
     if found:
         print()
         if cli.is_terminal(sys.stdout):

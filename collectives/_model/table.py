@@ -45,13 +45,7 @@ def show(found: Prediction) -> None:
         ),
         (("", "bytes", "combination", "launch", "time", "95 %"), list(_fitted(found))),
     )
-    first = True
-    for header, rows in sections:
-        if rows:
-            if not first:
-                print()
-            cli.print_rows(rows, header)
-            first = False
+    cli.print_tables(sections)
     for note in _notes(found):
         cli.note(note)
 

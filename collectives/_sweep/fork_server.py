@@ -16,8 +16,10 @@ from pathlib import Path
 import torch
 import torch.distributed  # so that no rank has to import it
 
-from collectives._sweep.messages import CountGpus, Gpus, Ready, Stop, ending
-from collectives._sweep.supervisor import Supervisor, end
+from collectives._sweep.messages import CountGpus, Gpus, Ready, Stop
+from collectives._sweep.supervisor import Supervisor
+from verifyscope.child import ending
+from verifyscope.rank_processes import end
 
 _COUNTING_S = 60.0
 
@@ -29,7 +31,7 @@ def main() -> None:
     upstream = Connection(int(sys.argv[1]))
     gc.freeze()  # what is imported never becomes garbage: a rank need not look through it
     try:
-        upstream.send(Ready(torch=str(torch.__version__)))
+        upstream.send(Ready())
         while True:
             request = upstream.recv()
             if isinstance(request, CountGpus):

@@ -6,17 +6,13 @@ way the sweep ends, no process and no temporary file stays.
 """
 
 import contextlib
-import os
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
+from multiprocessing.connection import Connection
 from typing import Literal, Protocol
 
 from collectives._sweep.job import Job, Launch, Timing
@@ -33,13 +29,13 @@ from collectives._sweep.messages import (
     Stop,
     Stressed,
     Timed,
-    ending,
 )
 from collectives._sweep.nccl_library import NcclLibrary
 from collectives._sweep.points import Point
+from verifyscope.child import Child, Lost, variables
 from verifyscope.errors import Failure, UsageError
+from verifyscope.rank_processes import variables_of_ranks
 
-_ROOT = Path(__file__).resolve().parent.parent.parent
 _IMPORT_S = 300.0
 _LEAVE_S = 5.0
 # What the fork server may take beyond a job's own time-out to say who is to blame.
@@ -130,22 +126,19 @@ class ForkServer:
         self._start()
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
         module = "fork_server" if self._nccl is None else "with_nccl"
-        library = [] if self._nccl is None else [str(self._nccl.path)]
-        with theirs:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", f"collectives._sweep.{module}"),
-                    *(str(theirs.fileno()), *library),
-                ],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                env=self._variables,
-            )
-        self._connection = Connection(ours.detach())
+        self._child = Child(
+            [sys.executable, "-m", f"collectives._sweep.{module}"],
+            variables=self._variables,
+            who="the process that holds all ranks",
+            more=[] if self._nccl is None else [str(self._nccl.path)],
+        )
         self._ready = False
+
+    @property
+    def process(self) -> "subprocess.Popen[bytes]":
+        """Return the process of the server that was started last."""
+        return self._child.process
 
     def ready(self) -> None:
         """Wait until torch is imported there; `Failure` where it can't be."""
@@ -162,7 +155,7 @@ class ForkServer:
 
     def run(self, job: Job, upstream: Connection | None = None) -> Iterator[object]:
         """Yield what the ranks say; a `Stop` that comes from `upstream` ends them."""
-        if self.process.poll() is not None:
+        if self._child.is_gone:
             self.end()
             self._start()
         with tempfile.TemporaryDirectory(
@@ -189,40 +182,25 @@ class ForkServer:
 
     def end(self) -> None:
         """End the server and all of its ranks, whatever they are doing."""
-        self._connection.close()
-        try:
-            if self._ready:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.process.wait(_LEAVE_S)
-        finally:
-            if self.process.returncode != 0:
-                for group in (self.process.pid, self._group):
-                    if group is not None:
-                        with contextlib.suppress(ProcessLookupError, PermissionError):
-                            os.killpg(group, signal.SIGKILL)
-                self.process.wait()
+        self._child.end(
+            leave_s=_LEAVE_S if self._ready else 0.0,
+            groups=[] if self._group is None else [self._group],
+        )
 
     def _send(self, message: object) -> None:
         self.ready()
-        with contextlib.suppress(BrokenPipeError):  # `_receive` says what became of the server
-            self._connection.send(message)
+        self._child.send(message)
 
     def _receive(self, timeout_s: float, upstream: Connection | None) -> object:
         """Return the next message; `Failed` where the server itself is gone or silent."""
-        who = f"the process that holds all ranks (pid {self.process.pid})"
-        sources = [self._connection] if upstream is None else [self._connection, upstream]
         try:
-            ready = wait(sources, timeout_s)
-            if upstream is not None and upstream in ready:
-                self._connection.send(_asked(upstream))
-                ready = wait([self._connection], timeout_s)
-            if ready:
-                return self._connection.recv()
-        except (EOFError, ConnectionResetError, BrokenPipeError):
-            return Failed(kind="error", reason=f"{who} {ending(self.process.wait())}", blame=9)
-        self.process.kill()  # it watches the ranks and answers in time, or is of no use
-        self.process.wait()
-        return Failed(kind="hang", reason=f"{who} says nothing for {timeout_s:g} s", blame=9)
+            message = self._child.receive(timeout_s, also=[] if upstream is None else [upstream])
+            if upstream is not None and message is upstream:
+                self._child.send(_asked(upstream))
+                message = self._child.receive(timeout_s)
+            return message
+        except Lost as lost:
+            return Failed(kind=lost.kind, reason=lost.reason, blame=9)
 
 
 @contextlib.contextmanager
@@ -231,7 +209,7 @@ def fork_server(*, several: bool = False, nccl: NcclLibrary | None = None) -> It
 
     several: its ranks talk to those of other machines. nccl: what they use in place of torch's.
     """
-    server = ForkServer(variables(several=several), nccl)
+    server = ForkServer(variables(variables_of_ranks(several=several)), nccl)
     try:
         yield server
     finally:
@@ -331,13 +309,3 @@ def stop(connection: Connection) -> None:
     """Ask who is behind `connection` to end its ranks, if it is still there."""
     with contextlib.suppress(OSError):
         connection.send(Stop())
-
-
-def variables(*, several: bool) -> dict[str, str]:
-    """Return the environment of the ranks: this one, one thread a rank, and one machine."""
-    found = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    if not several and Path("/sys/class/net/lo").exists():
-        found["GLOO_SOCKET_IFNAME"] = "lo"
-    # The folders of this project run from the checkout, whatever the current folder is.
-    paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
-    return {**found, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}

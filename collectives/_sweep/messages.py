@@ -1,17 +1,14 @@
 """What ranks, fork server and sweep say to each other, over pipes."""
 
-import signal
 from dataclasses import dataclass, field
 from typing import Literal
 
 from collectives._sweep.job import Launch, Timing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Ready:
-    """The fork server has imported torch, of this version."""
-
-    torch: str
+    """The fork server has imported torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +177,3 @@ class Failed:
     reason: str
     said: tuple[str, ...] = ()
     blame: int = 0
-
-
-def ending(code: int | None) -> str:
-    """Say how a process ended: `code` is its exit status, or minus the signal."""
-    if code is not None and code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"ended with status {code}"

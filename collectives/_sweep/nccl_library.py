@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from collectives._sweep.messages import ending
+from verifyscope.child import ending
 from verifyscope.environment import nccl_release
 from verifyscope.errors import UsageError
 

@@ -15,10 +15,12 @@ import multiprocessing.connection as transport
 import os
 import secrets
 import socket
+import struct
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from typing import Protocol
 
@@ -40,6 +42,8 @@ _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
 _ARRIVE_S = 300.0
 # What another machine may take beyond a job's own time-out until its answer is here.
 _ANSWER_S = 30.0
+# What a machine that has come may take to say who it is.
+_GREETING_S = 30
 _GONE = 9
 
 
@@ -152,14 +156,15 @@ class Machines:
         yield max(failures, key=lambda failed: failed.blame) if failures else Finished()
 
     def count_gpus(self) -> Gpus:
-        """Return the GPUs of the machine that has the fewest."""
+        """Return the GPUs of the machine that has the fewest: none where one does not answer."""
         found = []
-        for connection in self.connections:
+        for node, connection in enumerate(self.connections):
             self._send(connection, CountGpus())
-            with contextlib.suppress(EOFError, OSError):
-                message = connection.recv()
-                found.append(message if isinstance(message, Gpus) else Gpus(0))
-        return min(found, key=lambda gpus: gpus.count, default=Gpus(0))
+            silent = not transport.wait([connection], _ARRIVE_S + _ANSWER_S)
+            message = self._said(node, connection, silent=silent)
+            reason = message.reason if isinstance(message, Failed) else None
+            found.append(message if isinstance(message, Gpus) else Gpus(0, reason))
+        return min(found, key=lambda gpus: gpus.count)
 
     def over(self, status: int) -> None:
         """Let the other machines end with this status."""
@@ -228,12 +233,34 @@ def _arrivals(place: Launched, store: "_Store") -> list[Connection]:
                     f"{place.nodes - 1 - len(found)} of {place.nodes} machines did not come within "
                     f"{_ARRIVE_S:g} s; see what torchrun says there"
                 ) from None
-            arrived.setblocking(True)
-            connection = Connection(arrived.detach())
-            transport.deliver_challenge(connection, secret.encode())
-            transport.answer_challenge(connection, secret.encode())
-            found[int(connection.recv())] = connection
+            greeted = _greeted(arrived, secret)
+            if greeted is not None:
+                found[greeted[0]] = greeted[1]
     return [found[node] for node in sorted(found)]
+
+
+def _greeted(arrived: socket.socket, secret: str) -> tuple[int, Connection] | None:
+    """Return which machine has come, and the connection to it; None of who knows no secret."""
+    arrived.setblocking(True)
+    _let_read(arrived, seconds=_GREETING_S)
+    connection = Connection(os.dup(arrived.fileno()))
+    try:
+        transport.deliver_challenge(connection, secret.encode())
+        transport.answer_challenge(connection, secret.encode())
+        node = int(connection.recv())
+    except (AuthenticationError, EOFError, OSError):
+        connection.close()
+        return None
+    else:
+        _let_read(arrived, seconds=0)
+        return node, connection
+    finally:
+        arrived.close()
+
+
+def _let_read(opened: socket.socket, *, seconds: int) -> None:
+    """Let a read wait so long, for ever with 0, before it is an OSError."""
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
 
 
 def _listening(host: str) -> socket.socket:
@@ -255,9 +282,14 @@ def arrive(place: Launched) -> Connection:
         ) from error
     opened.setblocking(True)
     connection = Connection(opened.detach())
-    transport.answer_challenge(connection, said["secret"].encode())
-    transport.deliver_challenge(connection, said["secret"].encode())
-    connection.send(place.node)
+    try:
+        transport.answer_challenge(connection, said["secret"].encode())
+        transport.deliver_challenge(connection, said["secret"].encode())
+        connection.send(place.node)
+    except (AuthenticationError, EOFError, OSError) as error:
+        raise Failure(
+            f"the machine of rank 0 let this one go ({reason_of(error)}); its own output says why"
+        ) from error
     return connection
 
 

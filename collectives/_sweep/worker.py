@@ -7,12 +7,10 @@ compared afterwards. Only the calls between barrier and end are timed.
 """
 
 import contextlib
-import ctypes
 import functools
 import gc
 import os
 import platform
-import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -41,10 +39,10 @@ from collectives._sweep.messages import Checked, Done, Joined, Raised, ReadBack,
 from collectives._sweep.points import Point
 from collectives._sweep.timing import Clock, DeviceClock, HostClock
 from verifyscope.privacy import redacted_words
+from verifyscope.rank_processes import log_of, redirect
 
 _LONGEST_TEXT = 300
 _LONGEST_SILENCE_S = 600
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class Counters(Protocol):
@@ -55,9 +53,8 @@ class Counters(Protocol):
 
 def main(job: Job, rank: int, *, folder: Path, pipe: Connection, progress: Counters) -> None:
     """Run rank `rank` of `job` and say over `pipe` what came of it; ends the process."""
-    _die_with_parent()
     try:
-        _redirect(folder / f"rank-{rank}.log")
+        redirect(log_of(folder, rank))
         in_effect.prepare(job, rank, folder)
         store = _meet(job, folder)
         device = _join(job, rank, store)
@@ -109,21 +106,6 @@ def _kept_alive(progress: Counters, at: int) -> Iterator[None]:
         over.set()
         thread.join()
         progress[at] = 0
-
-
-def _die_with_parent() -> None:
-    """Be killed when the fork server is: it may have no time to say so."""
-    try:
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    except (OSError, AttributeError):
-        return
-
-
-def _redirect(log: Path) -> None:
-    """Keep what libraries print out of the table."""
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
 
 
 def _meet(job: Job, folder: Path) -> Rendezvous:

@@ -62,7 +62,7 @@ class Choice:
             return None, f"no such implementation; known: {', '.join(known)}"
         fitting = [one for one in family if self._fits(kind, name, one)]
         if not fitting:
-            return None, self._misfit(kind, name)
+            return None, self._misfit(kind)
         reasons = []
         for one in fitting:
             why = one.why_not(self.device, case)
@@ -78,7 +78,7 @@ class Choice:
             return one.name.endswith(f"_{self.path}")
         return kind != "moe" or one.name == name or not one.name.endswith(("_direct", "_sorted"))
 
-    def _misfit(self, kind: str, name: str) -> str:
+    def _misfit(self, kind: str) -> str:
         if kind == "attention":
             return f"it has no form for --attention {self.form}"
         return f"it has no path for --moe {self.path}; leave that out"

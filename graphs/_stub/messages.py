@@ -3,7 +3,6 @@
 Rank 0 speaks for all: times are those of the slowest rank, sample by sample.
 """
 
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,11 +13,9 @@ from verifyscope.records import Cache, Value
 from verifyscope.stats import Summary
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Ready:
-    """torch is imported, of this version."""
-
-    torch: str
+    """torch is imported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +160,13 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class Forked:
+    """The ranks of a job were started; `group` is their process group."""
+
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
 class Alive:
     """The ranks make progress and have nothing to say."""
 
@@ -182,10 +186,3 @@ class Failed:
 
 Result = Built | Passed | Ablated | Profiled | Graphed | Planned | Replayed
 Ending = Broke | Refused | OutOfMemory
-
-
-def ending(code: int | None) -> str:
-    """Say how a process ended: `code` is its exit status, or minus the signal."""
-    if code is not None and code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"ended with status {code}"

@@ -3,6 +3,7 @@
 `beats[rank]` goes up with each piece of work, so that one who watches can tell who lags.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from graphs._stub.messages import Done, OutOfMemory, Raised, Refused
 from graphs._stub.ranks import Alone, Ranks, join
 from graphs._stub.timing import RankLost
 from verifyscope.errors import UsageError, reason_of
+from verifyscope.rank_processes import log_of, redirect
 
 _LONGEST_TEXT = 300
 _LEAVE_S = 60.0
@@ -35,15 +37,16 @@ class Beats(Protocol):
 
 def main(job: Job, rank: int, *, folder: Path, pipe: Connection, beats: Beats) -> None:
     """Run rank `rank` of `job` and say over `pipe` what came of it; ends the process."""
-    _redirect(folder / f"rank-{rank}.log")
     try:
+        redirect(log_of(folder, rank))
         _measure(job, rank, folder / "store", _sender(pipe, rank), lambda: _beat(beats, rank))
         pipe.send(Done(rank))
         # Who leaves first takes its connections away from those that are not done yet: who holds
         # the ranks ends them together.
         time.sleep(_LEAVE_S)
     except BaseException as error:
-        pipe.send(_ending(error, rank))
+        with contextlib.suppress(OSError):  # where the command is gone nobody listens
+            pipe.send(_ending(error, rank))
         # A group that lost a member may wait for it for ever when it is taken down.
         os._exit(1)
     os._exit(0)
@@ -98,10 +101,3 @@ def _ending(error: BaseException, rank: int) -> object:
         return OutOfMemory(rank=rank, reason=reason_of(error))
     text = " ".join(reason_of(error).split())[:_LONGEST_TEXT]
     return Raised(rank=rank, at_s=time.monotonic(), text=text)
-
-
-def _redirect(log: Path) -> None:
-    """Keep what libraries print out of the tables."""
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(file, 1)
-    os.dup2(file, 2)

@@ -207,8 +207,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part(
 #pragma unroll
     for (int step = LANES / 2; step; step /= 2)
       new_top = fmaxf(new_top, __shfl_xor_sync(~0u, new_top, step));
-    // Before a row has seen a key its maximum is -inf; a shift of 0 keeps its weights 0.
-    const float shift = new_top == minus_infinity ? 0.f : new_top;
+    const float shift = shift_of(new_top);
     const float kept = exp2f(top - shift);
     const bool rises = new_top > top;
     top = new_top;
@@ -242,10 +241,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part(
 #pragma unroll
   for (int step = LANES / 2; step; step /= 2) total += __shfl_xor_sync(~0u, total, step);
   __syncthreads();  // the last tile's factors are no longer read
-  set_factor(total == 0.f ? 0.f : out_factor / total);
+  set_factor(divided(out_factor, total));
   if (token >= 0 && lane == 0)
-    lse[place(row) * splits + split] =
-        total == 0.f ? minus_infinity : (top + log2f(total)) * 0.69314718f;
+    lse[place(row) * splits + split] = lse_of(top, total);
   __syncthreads();
   scale_sums();
   __syncthreads();  // from here on all shared memory is the warps'

@@ -180,7 +180,6 @@ class Counted:
 
 def count(
     *,
-    page_table: torch.Tensor,
     prefix_lens: torch.Tensor,
     mask_words: torch.Tensor,
     draft_tokens: int,

@@ -18,6 +18,7 @@ from kernels._fp8_cuda import LIFT, WIDEN_FP8
 from kernels._raw import RawKernel, must_be_aligned
 from kernels.attention._merge_cupy import merge
 from kernels.attention._paged import FP8
+from kernels.attention._softmax_cuda import SOFTMAX
 from kernels.attention._split_plan import Plan, part_sums
 from kernels.attention.tree_attention import Given
 
@@ -124,7 +125,7 @@ def _kernel(given: Given, plan: Plan, body: str) -> RawKernel:
         "STORE": "NARROW" if once else "",
     }
     defined = "".join(f"#define {name} {value}\n" for name, value in constants.items())
-    return _built(ELEMENTS[given.q.dtype] + defined + WIDEN_FP8 + PUT + _WORK + body)
+    return _built(ELEMENTS[given.q.dtype] + defined + WIDEN_FP8 + PUT + SOFTMAX + _WORK + body)
 
 
 @cache

@@ -227,7 +227,6 @@ def cost(inputs: Inputs, mode: Mode = "verify") -> Cost:
     given = Given(**unchecked)
     shape = given.shape
     counted = _paged.count(
-        page_table=given.page_table,
         prefix_lens=given.prefix_lens,
         mask_words=given.mask_words,
         draft_tokens=shape.tokens,

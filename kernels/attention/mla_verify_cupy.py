@@ -35,6 +35,7 @@ from kernels.attention._merge_cupy import merge
 from kernels.attention._mla_verify_cuda import SOURCE
 from kernels.attention._mla_verify_tiles import plan_for
 from kernels.attention._paged import FP8
+from kernels.attention._softmax_cuda import SOFTMAX
 from kernels.attention._split_plan import Plan, part_sums
 from kernels.attention._tiles import Tile
 from kernels.attention.mla_verify import FORM_COSTS, OP, Given
@@ -144,7 +145,7 @@ def _attend_kernel(
         **layout_of(tile, dims=sum(dims)).starts,
     }
     text = "".join(f"#define {name} {value}\n" for name, value in constants.items())
-    return RawKernel("attend_part", ELEMENTS[dtype] + text + WIDEN_FP8 + PUT + SOURCE)
+    return RawKernel("attend_part", ELEMENTS[dtype] + text + WIDEN_FP8 + PUT + SOFTMAX + SOURCE)
 
 
 def _refuses(case: Case) -> str | None:

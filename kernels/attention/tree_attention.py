@@ -212,7 +212,6 @@ def cost(inputs: Inputs, mode: Mode = "verify") -> Cost:
     checked = Given(**given)
     shape, q, cache = checked.shape, checked.q, checked.k_cache
     counted = _paged.count(
-        page_table=checked.page_table,
         prefix_lens=checked.prefix_lens,
         mask_words=checked.mask_words,
         draft_tokens=shape.tokens,

@@ -172,8 +172,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part({cuda.
 #pragma unroll
     for (int step = LANES / 2; step; step /= 2)
       new_top = fmaxf(new_top, __shfl_xor_sync(~0u, new_top, step));
-    // Before a row has seen a key its maximum is -inf; a shift of 0 keeps its weights 0.
-    const float shift = new_top == minus_infinity ? 0.f : new_top;
+    const float shift = shift_of(new_top);
     const float kept = exp2f(top - shift);
     const bool rises = new_top > top;
     top = new_top;
@@ -207,12 +206,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_part({cuda.
 
 #pragma unroll
   for (int step = LANES / 2; step; step /= 2) total += __shfl_xor_sync(~0u, total, step);
-  // A sum that is NaN is no 0: what a bad key spoils does not pass for a part without keys.
-  set_factor(total == 0.f ? 0.f : v_scale / total);
+  set_factor(divided(v_scale, total));
   const bool written = first < work.keys || work.splits == 1;
   if (token >= 0 && piece == 0)
-    lse[work.place(row) * work.splits + work.split] =
-        total == 0.f ? minus_infinity : (top + log2f(total)) * 0.69314718f;
+    lse[work.place(row) * work.splits + work.split] = lse_of(top, total);
   __syncthreads();
   // An empty part leaves its sums unwritten: the merge knows it by its LSE.
   if (!written) return;

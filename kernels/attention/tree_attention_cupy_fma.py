@@ -134,8 +134,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend_part({cuda.PARAMETE
         if (!seen) score[u][r] = minus_infinity;
         new_top = fmaxf(new_top, score[u][r]);
       }
-      // Before a row has seen a key its maximum is -inf; a shift of 0 keeps its weights 0.
-      const float shift = new_top == minus_infinity ? 0.f : new_top;
+      const float shift = shift_of(new_top);
       const float kept = exp2f(top[r] - shift);
       top[r] = new_top;
       total[r] *= kept;
@@ -172,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend_part({cuda.PARAMETE
     if (work.token(r) < 0) continue;
     float best = minus_infinity, all = 0.f, value = 0.f;
     for (int i = 0; i < AT_ONCE; i++) best = fmaxf(best, tops[i * ROWS + r]);
-    const float shift = best == minus_infinity ? 0.f : best;
+    const float shift = shift_of(best);
     for (int i = 0; i < AT_ONCE; i++) {
       const float weight = exp2f(tops[i * ROWS + r] - shift);
       all += weight * totals[i * ROWS + r];
@@ -182,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend_part({cuda.PARAMETE
     // An empty part leaves its sums unwritten: the merge knows it by its LSE. NaN is no empty one.
     if (first < work.keys || work.splits == 1)
       out[at * DIM + dim] = STORE(all == 0.f ? 0.f : value * (v_scale / all));
-    if (dim == 0) lse[at] = all == 0.f ? minus_infinity : (best + log2f(all)) * 0.69314718f;
+    if (dim == 0) lse[at] = lse_of(best, all);
   }
 }
 """

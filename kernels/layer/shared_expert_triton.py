@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels import Needs, Outputs, Prepared
+from kernels import Needs, Prepared
+from kernels.layer import _skinny_mlp
 from kernels.layer._skinny_triton import plan_for, product
 from kernels.layer.shared_expert import OP, Given
 
@@ -20,21 +21,5 @@ from kernels.layer.shared_expert import OP, Given
     declares=("tensor_core", "wide_load"),
 )
 def triton_mlp(**inputs: Any) -> Prepared:
-    """Choose tiles and parts by the shapes; a call allocates what it writes and launches twice."""
-    given = Given(**inputs)
-    rows, hidden, width, device = given.rows, given.hidden, given.width, given.x.device
-    tile, plan = plan_for(rows=rows, inputs=hidden, outputs=width, device=device)
-    down_tile, down_plan = plan_for(rows=rows, inputs=width, outputs=hidden, device=device)
-
-    def call() -> Outputs:
-        between = product(x=given.x, weight=given.gate_up, gated=True, tile=tile, plan=plan)
-        y = product(x=between, weight=given.down, gated=False, tile=down_tile, plan=down_plan)
-        return {"y": y}
-
-    facts = {
-        "parts": f"{plan.parts} + {down_plan.parts}",
-        "tile": f"{tile.rows}x{tile.outputs} + {down_tile.rows}x{down_tile.outputs}",
-        "warps": str(tile.warps),
-        "stages": str(tile.stages),
-    }
-    return Prepared(call=call, facts=facts, launches=2)
+    """Compute both products in Triton."""
+    return _skinny_mlp.prepared(Given(**inputs), plan_for=plan_for, product=product)

@@ -335,7 +335,7 @@ def test_the_drawing_of_the_page_says_what_the_table_says(tmp_path: Path) -> Non
     # 18 of 29 ms are unexplained, behind 11 predicted ones
     assert (bars[-2]["x"], bars[-2]["width"]) == ("37.93%", "62.07%")
     assert (bars[-1]["x"], bars[-1]["width"]) == ("0.00%", "100.00%")
-    assert [attrs.get("stroke-dasharray") for attrs in bars] == [*["3 2"] * 5, None, None]
+    assert [attrs.get("stroke-dasharray") for attrs in bars] == [*["2 3"] * 5, "6 2", "6 2"]
     numbers = [attrs for attrs in drawn.of("a") if attrs["data-r"]]
     assert len(numbers) == 2 * 7 - 1
     assert (tmp_path / _waterfall_view.PLOT).read_bytes().startswith(b"\x89PNG")

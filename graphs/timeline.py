@@ -25,12 +25,13 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 GRAPH = "graph"
 _LEAST_S = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One kernel of a pass, or a collective of all ranks; `layer` is None outside of layers."""
 
     name: str
@@ -67,8 +68,7 @@ class Rank:
     late_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, kw_only=True):
     """What ran when: a launch on a rank's host, or a step on its device.
 
     launch: the number of the launch, from 0, which its steps share.

@@ -9,6 +9,7 @@ import base64
 import itertools
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -44,7 +45,7 @@ class _Columns(msgspec.Struct, frozen=True):
     left_out: int
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class Row(NamedTuple):
     """One record as the table shows it; `kind` is its source, or what else it is."""
 
     id: str
@@ -62,7 +63,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     high_s: float | None = None
 
 
-_WORDS = ("kind", "op", "implementation", "case", "how", "status", "machine", "says", "origin")
+_WORDS = Row._fields[1:-3]
 
 
 def every(found: Collected) -> list[Measurement]:
@@ -113,12 +114,15 @@ def packed(
 
 
 def _letters(shown: Sequence[Row], left_out: int) -> str:
+    ids, *words, medians, lows, highs = (
+        zip(*shown, strict=True) if shown else [()] * len(Row._fields)
+    )
     columns = _Columns(
-        id=[one.id for one in shown],
-        **{name: _words(getattr(one, name) for one in shown) for name in _WORDS},
-        median_s=[_digits(one.median_s, 9) for one in shown],
-        low_s=[_digits(one.low_s, 5) for one in shown],
-        high_s=[_digits(one.high_s, 5) for one in shown],
+        id=list(ids),
+        **{name: _words(column) for name, column in zip(_WORDS, words, strict=True)},
+        median_s=[_digits(value, 9) for value in medians],
+        low_s=[_digits(value, 5) for value in lows],
+        high_s=[_digits(value, 5) for value in highs],
         left_out=left_out,
     )
     return base64.b64encode(zlib.compress(msgspec.json.encode(columns), _LEVEL)).decode("ascii")

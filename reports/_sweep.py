@@ -17,8 +17,8 @@ from verifyscope import bandwidth
 from verifyscope.pass_savings import calls_of
 from verifyscope.records import Measurement, Value
 
-MOST_SERIES = 24
-MOST_SIZES = 64
+MOST_SERIES = 12
+MOST_SIZES = 40
 _HEADER = (
     "bytes",
     "rows",

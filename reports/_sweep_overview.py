@@ -18,7 +18,7 @@ from reports._text import NOT_KNOWN, plural
 from verifyscope.records import Measurement
 
 MOST_SERIES = 100
-MOST_FILES = 40
+MOST_FILES = 20
 FOUR_ROWS_BYTES = 4 * 7168 * 2
 _NEAR = 2.0  # a size further off than this factor says nothing of four rows
 _MOST_COLUMNS = 6

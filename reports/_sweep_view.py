@@ -14,6 +14,7 @@ from verifyscope.records import Measurement
 from verifyscope.sweep_conclusion import SweepConclusion, export
 
 _MOST_OPEN_SERIES = 3
+_MOST_DRAWN = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ def view(
         series=[_series_view(one, found) for one in shown],
         files=files[: _sweep_overview.MOST_FILES],
         files_left_out=_left_out(len(files) - _sweep_overview.MOST_FILES, "file"),
-        plots=_drawn.sweeps(found, plain[: _sweep.MOST_SERIES], folder=folder),
+        plots=_drawn.sweeps(found, plain[:_MOST_DRAWN], folder=folder),
         passes=_sweep.passes_table(passes, found) if passes else "",
         sweeping=" ".join(_sweeping(found)),
         on_cpu=any(found.on_cpu(one.first) for one in series),

@@ -224,23 +224,24 @@ def _by_prediction(subject: Subject) -> str:
     forecast = subject.forecast
     base = None if forecast is None else _forecast.base(forecast)
     plain_s = None if base is None else number(base.method, "plain_s")
-    if base is None or plain_s is None or subject.measured:
+    if base is None or plain_s is None:
         return ""
     accepted = number(base.method, "accepted")
     known = f"it is **{_text.ratio(accepted)}**" if accepted is not None else _no_acceptance()
     plain = _marks.told(_text.duration(plain_s), base, "plain_s")
     by = text(str(base.method.get("plain", "given")).partition(":")[0])
-    seen = subject.observed
-    if seen is None:
-        verify_s = number(base.dims, "alone_s")
-        records: tuple[Measurement, ...] = (base,)
-    else:
+    seen, best = subject.observed, subject.best
+    verify_s = number(base.dims, "alone_s")
+    records: tuple[Measurement, ...] = (base,)
+    if best is not None:
+        verify_s, records = best.median_s, (best, base)
+    elif seen is not None:
         verify_s, records = seen.seconds, (seen.record, base)
     if verify_s is None:
         return ""
     least = speculation.break_even_accepted_by_verify(verify_s, plain_token_s=plain_s)
     even = _marks.derived(_text.ratio(least), records, "verify / plain token")
-    shown = "*" if seen is None else "**"
+    shown = "*" if len(records) == 1 else "**"
     return (
         f"acceptance must exceed {shown}{even}{shown} to pay, against {plain} a plain token "
         f"({by}), draft and host not counted; {known}"

@@ -4,7 +4,8 @@ A copy of the sources takes the edits of all of them, one after the other, so th
 beside each other. In the page
 
     Save this as `FILE` ...          the next fence becomes FILE
-    In `FILE`, at the end of `X = (` the next fence goes before the bracket that closes it
+    In `FILE`, at the end of `X = (` the next fence goes before the bracket that closes it, which
+                                     stands below the beginning of that line
     In `FILE`, before|after `LINE`   the next fence goes beside the one line that begins so
     $ COMMAND                        is run; the lines below are in its output, in this order
 """
@@ -59,10 +60,14 @@ def edit(folder: Path, change: re.Match[str]) -> None:
     path = folder / change["file"]
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     found = [at for at, line in enumerate(lines) if line.startswith(change["anchor"])]
-    assert len(found) == 1, (change["file"], change["anchor"], found)
+    assert len(found) == 1, (
+        f"CONTRIBUTING names a line of {path.name}: {change['anchor']!r}: {found}"
+    )
     at = found[0] + (change["how"] == "after")
     if change["how"] == "at the end of":
-        at = next(n for n in range(found[0], len(lines)) if lines[n].rstrip() in (")", "}"))
+        indent = re.match(" *", change["anchor"])
+        closing = {f"{indent[0] if indent else ''}{bracket}\n" for bracket in ")}"}
+        at = next(n for n in range(found[0], len(lines)) if lines[n] in closing)
     path.write_text("".join([*lines[:at], change["body"], *lines[at:]]), encoding="utf-8")
 
 

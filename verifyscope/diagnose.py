@@ -87,6 +87,7 @@ def _diagnose(given: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
+    folder.path.mkdir(parents=True, exist_ok=True)
     _say(
         f"{asked.model}, TP {asked.tp}, {asked.rows} rows at {asked.context}: at most "
         f"{asked.minutes:g} minutes, into {folder.name}"
@@ -154,26 +155,13 @@ def _asked(given: argparse.Namespace, gpus: int) -> Asked:
         raise UsageError("no GPU is here to count; give --tp, such as --tp 8")
     if given.gpu is not None:
         hardware.find_gpu(given.gpu)
-    if given.earlier_ms is not None and given.observed_ms is None:
-        raise UsageError("--earlier-ms is held against an observed verify; give --observed-ms too")
     tp = gpus if given.tp is None else units.parse_count(given.tp)
     model = find_model(given.model)
     if model.heads % tp:
         raise UsageError(f"{model.name} has {model.heads} heads; --tp {tp} cannot split them")
     units.parse_count(given.context)
     rows = units.parse_count(given.rows)
-    accepted = _number("--accept-length", given.accept_length, least=1.0)
-    if accepted is not None and accepted > rows:
-        raise UsageError(
-            f"--accept-length {given.accept_length}: a verify of {rows} rows yields at most {rows} "
-            f"tokens; give the rows of a verify with --rows"
-        )
-    for option, text in (
-        ("--observed-ms", given.observed_ms),
-        ("--earlier-ms", given.earlier_ms),
-        ("--plain-ms", given.plain_ms),
-    ):
-        _number(option, text, least=1e-6)
+    _require_numbers(given, rows)
     return Asked(
         model=_from_root(given.model) if Path(given.model).exists() else given.model,
         tp=tp,
@@ -191,6 +179,24 @@ def _asked(given: argparse.Namespace, gpus: int) -> Asked:
         compile=tuple(given.compile),
         expression=given.expression,
     )
+
+
+def _require_numbers(given: argparse.Namespace, rows: int) -> None:
+    """Raise `UsageError` for a time or an acceptance that cannot be."""
+    if given.earlier_ms is not None and given.observed_ms is None:
+        raise UsageError("--earlier-ms is held against an observed verify; give --observed-ms too")
+    accepted = _number("--accept-length", given.accept_length, least=1.0)
+    if accepted is not None and accepted > rows:
+        raise UsageError(
+            f"--accept-length {given.accept_length}: a verify of {rows} rows yields at most {rows} "
+            f"tokens; give the rows of a verify with --rows"
+        )
+    for option, text in (
+        ("--observed-ms", given.observed_ms),
+        ("--earlier-ms", given.earlier_ms),
+        ("--plain-ms", given.plain_ms),
+    ):
+        _number(option, text, least=1e-6)
 
 
 def _number(option: str, text: str | None, *, least: float) -> float | None:

@@ -11,6 +11,7 @@ from reports._collected import Collected, collect
 from reports._first_words import first_words
 from reports._steps import Waterfall
 from reports._subject import Subject
+from tests import chromium
 from tests.html_read import Read
 from tests.report_page import Page
 from tests.report_sample import CPU, GPU, kernel, predicted, whole_run, write
@@ -340,7 +341,8 @@ def test_the_drawing_of_the_page_says_what_the_table_says(tmp_path: Path) -> Non
     # 18 of 29 ms are unexplained, behind 11 predicted ones
     assert (bars[-2]["x"], bars[-2]["width"]) == ("37.93%", "62.07%")
     assert (bars[-1]["x"], bars[-1]["width"]) == ("0.00%", "100.00%")
-    assert [attrs.get("stroke-dasharray") for attrs in bars] == [*["3 2"] * 5, None, None]
+    # What was predicted and what others saw have borders of their own.
+    assert [attrs.get("stroke-dasharray") for attrs in bars] == [*["2 3"] * 5, "6 2", "6 2"]
     numbers = [attrs for attrs in drawn.of("a") if attrs["data-r"]]
     assert len(numbers) == 2 * 7 - 1
     assert (tmp_path / _waterfall_view.PLOT).read_bytes().startswith(b"\x89PNG")
@@ -364,3 +366,31 @@ def test_a_command_is_named_once_in_a_verdict(page: Page) -> None:
     page.of([CPU, part("routed_experts", 60.0, 60)])
     (said,) = first_words(page.text)
     assert said.count("python -m graphs.replay") == 1
+
+
+@pytest.mark.skipif(chromium.PROGRAM is None, reason=chromium.WHY_NOT)
+@pytest.mark.parametrize("width", [400, 1280])
+def test_its_steps_are_reached_by_pointer_and_keyboard_and_fit_the_screen(
+    tmp_path: Path, width: int
+) -> None:
+    path = write(tmp_path / "r.jsonl", [*a_prediction(), held(29.0)])
+    _page.write(collect([path]), tmp_path, command="c", plots=False)
+    number = "document.querySelectorAll('.fall td:nth-child(3) .n')"
+    with chromium.browser() as shown:
+        shown.open(tmp_path / "report.html", width=width, height=800)
+        assert shown.run("document.documentElement.scrollWidth <= innerWidth")
+        assert shown.run("document.querySelectorAll('.fall button').length") == 0
+        shown.point(f"{number}[5]")  # unexplained
+        shown.until("!document.getElementById('tip').hidden")
+        assert "the whole, less all lines above" in shown.run(
+            "document.getElementById('tip').textContent"
+        )
+        shown.run(f"{number}[0].focus()")
+        shown.press("ArrowRight")
+        shown.press("Enter")
+        shown.until("document.querySelectorAll('.line.chosen').length > 0")
+        if width == 1280:
+            below = "document.querySelector('.first table:not(.fall)').getBoundingClientRect()"
+            shown.run("scrollTo(0, 0)")
+            assert shown.run(f"{below}.bottom < 800"), "verdict, waterfall, actions: one screen"
+        assert shown.said == []

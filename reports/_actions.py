@@ -137,7 +137,7 @@ def _unexplained(subject: Subject, shown: Waterfall | None, cycle: _Cycle) -> It
         saved_s=step.seconds,
         saves=f"up to {saves}",
         tokens=cycle.gain(step.seconds, ()),
-        known=f"{text(shown.steps[-1].name) if shown else ''}, less predicted",
+        known=text(step.how),
         confirm=f"{_commands.sweep(subject)}, {code(_TRACE)}",
     )
 
@@ -190,13 +190,14 @@ def _levers(subject: Subject, cycle: _Cycle) -> Iterator[_Action]:
         if alone_s is None or one.implementation in measured:
             continue
         saved_s = now_s - alone_s
-        if saved_s > _ENOUGH * now_s:
+        gains = _gains(base, one, cycle, saved_s)
+        if saved_s > _ENOUGH * now_s and min(gains, default=1.0) > 0:
             saves = _marks.derived(_text.duration(saved_s), (base, one), "now - alone")
             yield _Action(
                 what=_named(one),
                 saved_s=saved_s,
                 saves=f"*{saves}*",
-                tokens=_lever_gain(base, one, cycle, saved_s),
+                tokens=f"*{_rates(gains, one, cycle, saved_s)}*",
                 known="predicted",
                 confirm=_confirm(one, subject),
             )
@@ -208,17 +209,23 @@ def _named(one: Measurement) -> str:
     return f"{text(one.implementation)}: {text(how)}" if how else text(one.implementation)
 
 
-def _lever_gain(base: Measurement, one: Measurement, cycle: _Cycle, saved_s: float) -> str:
-    """Return what a lever gains of this cycle; of fewer rows fewer tokens are accepted."""
-    accepted = [_accepted(each) for each in (base, one)]
-    if None in accepted or accepted[0] == accepted[1]:
-        return f"*{cycle.gain(saved_s, (one,))}*"
-    before, after = (each or (0.0, 0.0) for each in accepted)
+def _gains(base: Measurement, one: Measurement, cycle: _Cycle, saved_s: float) -> list[float]:
+    """Return the least and the most that a lever gains which changes what is accepted, else none.
+
+    Of fewer rows fewer tokens are accepted: such a lever may lose, and then it is none.
+    """
+    before, after = _accepted(base), _accepted(one)
+    if before is None or after is None or before == after or saved_s >= cycle.seconds:
+        return []
     left_s = cycle.seconds - saved_s
-    gains = [new / left_s - old / cycle.seconds for old, new in zip(before, after, strict=True)]
+    return [new / left_s - old / cycle.seconds for old, new in zip(before, after, strict=True)]
+
+
+def _rates(gains: Sequence[float], one: Measurement, cycle: _Cycle, saved_s: float) -> str:
+    if not gains:
+        return cycle.gain(saved_s, (one,))
     words = " to ".join(dict.fromkeys(f"{gain:+.1f}" for gain in gains))
-    marked = _marks.derived(words, (*cycle.records, one), "accepted / (cycle - saved)")
-    return f"*{marked}*"
+    return _marks.derived(words, (*cycle.records, one), "accepted / (cycle - saved)")
 
 
 def _accepted(one: Measurement) -> tuple[float, float] | None:

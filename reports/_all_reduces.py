@@ -31,7 +31,10 @@ def all_reduces(
     told = _profiled(subject, found)
     if told is not None:
         return _of_profile(subject, told, found, sweeps)
+    inside = _inside(subject, found)
     swept = nearest(subject, found, sweeps)
+    if inside:
+        return _where_they_stand(inside, swept)
     if swept is not None:
         return _of_sweep(*swept, found)
     known = [one for one in _sweep.passes(series) if _counts(subject, one.measured, found)]
@@ -111,6 +114,33 @@ def _of_profile(
     swept = nearest(subject, found, sweeps)
     best = "" if swept is None else f", {_best(*swept)}"
     return f"**{_text.median(told)}** of it are all-reduces{each} ({how}){best}"
+
+
+def _inside(subject: Subject, found: Collected) -> list[Measurement]:
+    """Return the all-reduces that were measured where they stand in a pass, by part."""
+    best = subject.best
+    rows = [
+        row
+        for row in found.passes
+        if best is not None
+        and row.op == passes.IN_CONTEXT
+        and class_of(row.part) == "all_reduce"
+        and row.median_s is not None
+        and same_case(row, best)
+    ]
+    return [row for row in rows if row.launch == rows[0].launch]
+
+
+def _where_they_stand(
+    inside: Sequence[Measurement], swept: tuple[SweepConclusion, Saving] | None
+) -> str:
+    seconds = sum(row.median_s or 0.0 for row in inside)
+    whole = _marks.derived(_text.duration(seconds), inside, "sum of the parts")
+    calls = calls_of(str(inside[0].dims.get("model")))
+    each = "" if calls is None else _text.duration(seconds / calls)
+    at = f" at {_marks.derived(each, inside, f'time / {calls:,} calls')} each" if each else ""
+    best = "" if swept is None else f", {_best(*swept)}"
+    return f"**{whole}** are all-reduces{at} (measured where they stand, {inside[0].launch}){best}"
 
 
 def _of_sweep(one: SweepConclusion, saving: Saving, found: Collected) -> str:

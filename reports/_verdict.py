@@ -174,7 +174,7 @@ def _pays(subject: Subject, found: Collected, points: Sequence[OperatingPoint]) 
     mine = point_of(subject, points)
     if mine is not None and mine.plain is not None:
         return _by_point(mine)
-    told = _by_prediction(subject)
+    told = _by_prediction(subject, mine)
     if told:
         return told
     said = [one for one in found.findings if one.name in _BREAK_EVEN]
@@ -207,40 +207,44 @@ def _by_point(one: OperatingPoint) -> str:
     even = _marks.derived(_text.ratio(one.break_even), records, "cycle / plain step")
     least = "" if one.is_cycle else "at least "
     what = "" if one.is_cycle else ", draft and host not counted"
-    accepted = _marks.derived(_text.ratio(one.accepted), [one.record], "as read")
-    known = f"its runs imply **{accepted}**" if one.is_implied else f"it is **{accepted}**"
     return (
         f"acceptance must exceed {least}**{even}** to pay, against {_text.median(plain.record)} a "
-        f"plain token{what}; {known if one.accepted is not None else _no_acceptance()}"
+        f"plain token{what}; {_acceptance(one, None)}"
     )
 
 
-def _no_acceptance() -> str:
+def _acceptance(read: OperatingPoint | None, given: float | None) -> str:
+    """Return what the acceptance is: as it was read, else as it was given to a prediction."""
+    if read is not None and read.accepted is not None:
+        accepted = _marks.derived(_text.ratio(read.accepted), [read.record], "as read")
+        return f"its runs imply **{accepted}**" if read.is_implied else f"it is **{accepted}**"
+    if given is not None:
+        return f"it is **{_text.ratio(given)}**"
     return f"what it is, no record says ({code(_commands.INGEST)} reads it)"
 
 
-def _by_prediction(subject: Subject) -> str:
+def _by_prediction(subject: Subject, read: OperatingPoint | None) -> str:
     """Return what the prediction says: of the time that was seen, else of the predicted one."""
     forecast = subject.forecast
     base = None if forecast is None else _forecast.base(forecast)
     plain_s = None if base is None else number(base.method, "plain_s")
-    if base is None or plain_s is None or subject.measured:
+    if base is None or plain_s is None:
         return ""
-    accepted = number(base.method, "accepted")
-    known = f"it is **{_text.ratio(accepted)}**" if accepted is not None else _no_acceptance()
+    known = _acceptance(read, number(base.method, "accepted"))
     plain = _marks.told(_text.duration(plain_s), base, "plain_s")
     by = text(str(base.method.get("plain", "given")).partition(":")[0])
-    seen = subject.observed
-    if seen is None:
-        verify_s = number(base.dims, "alone_s")
-        records: tuple[Measurement, ...] = (base,)
-    else:
+    seen, best = subject.observed, subject.best
+    verify_s = number(base.dims, "alone_s")
+    records: tuple[Measurement, ...] = (base,)
+    if best is not None:
+        verify_s, records = best.median_s, (best, base)
+    elif seen is not None:
         verify_s, records = seen.seconds, (seen.record, base)
     if verify_s is None:
         return ""
     least = speculation.break_even_accepted_by_verify(verify_s, plain_token_s=plain_s)
     even = _marks.derived(_text.ratio(least), records, "verify / plain token")
-    shown = "*" if seen is None else "**"
+    shown = "*" if len(records) == 1 else "**"
     return (
         f"acceptance must exceed {shown}{even}{shown} to pay, against {plain} a plain token "
         f"({by}), draft and host not counted; {known}"

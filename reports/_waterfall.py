@@ -213,7 +213,7 @@ def _unexplained(last: Step, known_s: float, records: tuple[Measurement, ...]) -
         part=UNEXPLAINED,
         records=records,
         source=last.source,
-        how=f"{last.name}, less all above",
+        how=f"{last.name}, less the rest",
     )
 
 

@@ -16,9 +16,11 @@ function key(cell) {
   return number && text.startsWith(number.textContent) ? Number(number.dataset.s) : valueOf(text) ?? text;
 }
 
+const WORDS_IN_ORDER = new Intl.Collator(); // many times as quick as localeCompare
+
 function compare(one, other) { // numbers first, then words; what is not known last
   const rank = (value) => (typeof value === "number" ? 0 : value === "" || value === "–" ? 2 : 1);
-  return rank(one) - rank(other) || (typeof one === "number" ? one - other : String(one).localeCompare(other));
+  return rank(one) - rank(other) || (typeof one === "number" ? one - other : WORDS_IN_ORDER.compare(one, other));
 }
 
 function sorted(items, keys, down) { // what is not known stays last in both directions

@@ -55,6 +55,15 @@ def test_a_child_that_dies_is_named_with_its_status(child: Child) -> None:
     assert child.is_gone
 
 
+def test_a_lock_that_an_interrupt_left_locked_keeps_no_child(child: Child) -> None:
+    child.receive(60.0)
+    assert child.process._waitpid_lock.acquire(False)  # type: ignore[attr-defined]
+    assert not child.is_gone
+    child.end()
+    assert child.process.returncode == -signal.SIGKILL
+    assert child.is_gone
+
+
 def test_a_silent_child_is_killed_for_what_it_says_later_is_of_another_question(
     child: Child,
 ) -> None:

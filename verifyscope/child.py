@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import IO, Literal
 
 _ROOT = Path(__file__).resolve().parent.parent
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_LOOK_S = 0.01
 
 
 class Lost(Exception):
@@ -78,15 +80,15 @@ class Child:
             if ready:
                 return self.connection.recv()
         except (EOFError, ConnectionResetError, BrokenPipeError):
-            raise Lost("error", f"{self._who} {ending(self.process.wait())}") from None
+            raise Lost("error", f"{self._who} {ending(_wait(self.process))}") from None
         self.process.kill()
-        self.process.wait()
+        _wait(self.process)
         raise Lost("hang", f"{self._who} says nothing for {timeout_s:g} s")
 
     @property
     def is_gone(self) -> bool:
         """Say whether the process has ended."""
-        return self.process.poll() is not None
+        return exit_status(self.process) is not None
 
     def end(self, *, leave_s: float = 0.0, groups: Sequence[int] = ()) -> None:
         """End it with all that it started, after `leave_s` to leave by itself.
@@ -95,13 +97,36 @@ class Child:
         """
         self.connection.close()
         try:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(leave_s)
+            _wait(self.process, leave_s)
         finally:
             if self.process.returncode != 0:
                 for group in (self.process.pid, *groups):
                     signal_group(group, signal.SIGKILL)
-                self.process.wait()
+                _wait(self.process)
+
+
+def exit_status(process: subprocess.Popen[bytes]) -> int | None:
+    """Return the exit status, negative for a signal, None while the process runs.
+
+    Popen asks under a lock, which an interrupt at the wrong moment leaves locked for ever.
+    """
+    if process.returncode is None:
+        try:
+            found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG)
+        except ChildProcessError:  # interrupted right after it was asked
+            process.returncode = -signal.SIGINT
+        else:
+            if found is not None:
+                exited = found.si_code == os.CLD_EXITED
+                process.returncode = found.si_status if exited else -found.si_status
+    return process.returncode
+
+
+def _wait(process: subprocess.Popen[bytes], limit_s: float = float("inf")) -> int | None:
+    ends = time.monotonic() + limit_s
+    while (status := exit_status(process)) is None and (left_s := ends - time.monotonic()) > 0:
+        time.sleep(min(_LOOK_S, left_s))
+    return status
 
 
 def signal_group(group: int, number: int) -> None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from verifyscope.child import die_with_parent, signal_group, signal_name
+from verifyscope.child import die_with_parent, exit_status, signal_group, signal_name
 
 Result = Literal["passed", "cut", "failed", "skipped"]
 _GRACE_S = 3.0  # ending a step takes at most two of it
@@ -267,7 +267,7 @@ def _wait(
 ) -> int | None:
     """Return the exit status, None if the process has not ended in time."""
     began, told_s = time.monotonic(), 0
-    while (status := _status(process)) is None:
+    while (status := exit_status(process)) is None:
         elapsed_s = time.monotonic() - began
         if elapsed_s >= limit_s:
             break
@@ -278,30 +278,13 @@ def _wait(
     return status
 
 
-def _status(process: subprocess.Popen[bytes]) -> int | None:
-    """Return the exit status, negative for a signal, None while the process runs.
-
-    Popen asks under a lock, which an interrupt at the wrong moment leaves locked for ever.
-    """
-    if process.returncode is None:
-        try:
-            found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG)
-        except ChildProcessError:  # interrupted right after it was asked
-            process.returncode = -signal.SIGINT
-        else:
-            if found is not None:
-                exited = found.si_code == os.CLD_EXITED
-                process.returncode = found.si_status if exited else -found.si_status
-    return process.returncode
-
-
 def _end(process: subprocess.Popen[bytes], keep_s: float) -> None:
     """End the process group: interrupt, terminate, kill; what has exited leaves its children.
 
     What is not gone then hangs in a driver: it is left, and the steps after it run.
     """
     for number, wait_s in ((signal.SIGINT, keep_s), (signal.SIGTERM, _GRACE_S)):
-        if _status(process) is not None:
+        if exit_status(process) is not None:
             break
         signal_group(process.pid, number)
         _wait(process, wait_s)

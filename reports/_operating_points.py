@@ -24,6 +24,7 @@ from verifyscope.records import Measurement
 _TABLE = "component table"
 _PASS_DIMS = ("model", "tp", "context", "layers", "all_reduce", "outside")
 _GIVEN = "given"
+_SYSTEM = "system"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,25 +108,26 @@ def points(found: Collected) -> list[OperatingPoint]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """All records, the plain steps among them by group, the `given` ones, and the systems."""
+    """All records, the plain steps among them, and the systems of their files.
+
+    plains: the first of each group, and of each system, at each load; given: those of a person.
+    """
 
     records: Sequence[Measurement]
-    plains: Mapping[Hashable, Sequence[PlainStep]]
+    plains: Mapping[Hashable, PlainStep]
     given: Sequence[PlainStep]
     systems: Systems
 
 
 def _known(records: Sequence[Measurement]) -> _Known:
-    every = list(plain_steps(records))
-    plains: dict[Hashable, list[PlainStep]] = {}
+    systems, every = _systems.of(records), list(plain_steps(records))
+    plains: dict[Hashable, PlainStep] = {}
     for one in every:
-        plains.setdefault(one.group, []).append(one)
-    return _Known(
-        records=records,
-        plains=plains,
-        given=[one for one in every if one.is_given],
-        systems=_systems.of(records),
-    )
+        plains.setdefault((one.group, one.requests), one)
+        if one.record.source == "imported" and not one.is_given:
+            plains.setdefault((_SYSTEM, systems.first_file(one.record), one.requests), one)
+    given = [one for one in every if one.is_given]
+    return _Known(records=records, plains=plains, given=given, systems=systems)
 
 
 def plain_steps(records: Iterable[Measurement]) -> Iterator[PlainStep]:
@@ -157,22 +159,13 @@ def plain_for(
     loads: tuple[int | None, ...] = (None, 1) if requests is None else (requests,)
     if requests == 1:
         loads = (1, None)
-    usable = [one for one in known.given if _is_given(one, record, known.systems)]
-    usable += [
-        one
-        for name in dict.fromkeys((group, *_read_with(record, requests, known.systems)))
-        for one in known.plains.get(name, ())
-        if one.requests in loads and (one.group == group or not one.is_given)
-    ]
-    return min(
-        usable,
-        key=lambda one: (
-            not one.is_given,
-            one.group != group,
-            loads.index(one.requests) if one.requests in loads else 0,
-        ),
-        default=None,
-    )
+    given = next((one for one in known.given if _is_given(one, record, known.systems)), None)
+    if given is not None:
+        return given
+    keys: list[Hashable] = [(group, load) for load in loads]
+    if _may_be_of_others(record, requests, known.systems):
+        keys += [(_SYSTEM, known.systems.first_file(record), load) for load in loads]
+    return next((known.plains[key] for key in keys if key in known.plains), None)
 
 
 def _is_given(plain: PlainStep, other: Measurement, systems: Systems) -> bool:
@@ -182,15 +175,14 @@ def _is_given(plain: PlainStep, other: Measurement, systems: Systems) -> bool:
     return plain.is_given and same and systems.speculating(other) < 2
 
 
-def _read_with(
-    one: Measurement, requests: int | None, systems: Systems
-) -> Sequence[tuple[object, ...]]:
-    """Return the files that were read by the command of a record and are of its system.
+def _may_be_of_others(one: Measurement, requests: int | None, systems: Systems) -> bool:
+    """Say whether the plain step of a record may be of another file of its system and command.
 
-    Where the load is not said, it must have read just two files of that system.
+    Where the load is not said, these must be just two files.
     """
-    files = systems.files_with(one)
-    return () if one.source != "imported" or (requests is None and len(files) > 2) else files
+    if one.source != "imported":
+        return False
+    return requests is not None or len(systems.files_with(one)) <= 2
 
 
 def _cycles(known: _Known) -> Iterator[OperatingPoint]:
@@ -201,7 +193,7 @@ def _cycles(known: _Known) -> Iterator[OperatingPoint]:
         yield OperatingPoint(
             name=f"{_systems.place(one)}, {one.case}",
             system=known.systems.words(one),
-            group=known.systems.files_with(one),
+            group=known.systems.first_file(one),
             seconds=one.median_s or 0.0,
             is_cycle=True,
             requests=requests,
@@ -247,7 +239,7 @@ def _tables(known: _Known) -> Iterator[OperatingPoint]:
         yield OperatingPoint(
             name=f"{_systems.place(verify)}, {verify.case}",
             system=known.systems.words(verify),
-            group=known.systems.files_with(verify),
+            group=known.systems.first_file(verify),
             seconds=seconds,
             is_cycle=is_cycle,
             requests=None,

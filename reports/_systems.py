@@ -29,6 +29,10 @@ class Systems:
         """Return the files of the system that a record is of, its own among them."""
         return self.groups.get(file(one), (file(one),))
 
+    def first_file(self, one: Measurement) -> File:
+        """Return what stands for the system that a record is of."""
+        return self.files_with(one)[0]
+
     def words(self, one: Measurement) -> str:
         """Return "glm-5.1, vllm, tp 8", or "" where its files name nothing."""
         return self.named.get(file(one), "")
@@ -56,7 +60,7 @@ def of(records: Iterable[Measurement]) -> Systems:
             named.update(dict.fromkeys(members, words))
         speculating[command] = len(
             {
-                groups[name]
+                groups[name][0]
                 for name, of_file in files.items()
                 if any(one.mode == "verify" for one in of_file)
             }
@@ -67,7 +71,7 @@ def of(records: Iterable[Measurement]) -> Systems:
 def which(records: Iterable[Measurement], some: Sequence[Measurement]) -> str:
     """Return of how many systems some of the records are: "of 5 systems"."""
     known = of(records)
-    count = len({known.files_with(one) for one in some})
+    count = len({known.first_file(one) for one in some})
     return f"of {count} systems" if count > 1 else "of one system by their files"
 
 

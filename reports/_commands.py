@@ -17,6 +17,9 @@ def replay(subject: Subject, where: str = "--device cuda") -> str:
         for name, value in words.items()
         if value is not None or name in named
     ]
+    requests = _known(subject, "requests")
+    if requests not in (None, 1):
+        given.append(f"--requests {requests}")
     return code(f"python -m graphs.replay {' '.join(given)} {where}")
 
 

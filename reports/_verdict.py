@@ -266,12 +266,16 @@ def _by_prediction(subject: Subject, read: OperatingPoint | None) -> str:
         verify_s, records = seen.seconds, (seen.record, base)
     if verify_s is None:
         return ""
-    least = speculation.break_even_accepted_by_verify(verify_s, plain_token_s=plain_s)
-    even = _marks.derived(_text.ratio(least), records, "verify / plain token")
+    rest_s = _forecast.rest_s(base)
+    least = speculation.break_even_accepted(verify_s + rest_s, plain_token_s=plain_s)
+    how, what = "verify / plain token", ", draft and host not counted"
+    if rest_s:
+        how, what = "verify / share / plain token", ", draft and host counted"
+    even = _marks.derived(_text.ratio(least), records, how)
     shown = "*" if len(records) == 1 else "**"
     return (
         f"acceptance must exceed {shown}{even}{shown} to pay, against {plain} a plain token "
-        f"({by}), draft and host not counted; {known}"
+        f"({by}){what}; {known}"
     )
 
 

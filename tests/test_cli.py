@@ -31,6 +31,7 @@ def main(how: str, size: int = 1) -> None:
     if how == "library": raise OSError("libx.so: cannot open")
     if how == "many":
         for number in range(100_000): print("row", number)
+    if how == "letters": print("23.8\u201324.2 us", os.fsdecode(b"a\\xff.md"))
     if how == "hang":
         import time
         print("started", flush=True)
@@ -128,6 +129,25 @@ def test_a_full_stdout_is_one_line(how: str) -> None:
     assert done.stderr == (
         "python -m program: no space left on device; free some or name another folder\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("encoding", "line"),
+    [
+        ("ascii", b"23.8?24.2 us a?.md"),
+        ("latin-1", b"23.8?24.2 us a?.md"),
+        ("utf-8", "23.8–24.2 us a".encode() + b"\xff.md"),
+    ],
+)
+def test_a_terminal_of_any_encoding_gets_the_output(encoding: str, line: bytes) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "letters"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.splitlines()[1] == line
 
 
 def test_a_closed_stderr_leaves_stdout_to_the_data(

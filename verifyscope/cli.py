@@ -5,6 +5,7 @@
 
 import contextlib
 import errno
+import io
 import os
 import shlex
 import shutil
@@ -25,6 +26,7 @@ _LEAST_COLUMN = 24  # letters that a wrapped column is worth
 _MOST_TEXT = 100  # letters of a line of text, however wide the terminal is
 _WHAT_TO_DO = {
     errno.ENOSPC: "free some or name another folder",
+    errno.EFBIG: "a limit of this shell stands against it (ulimit -f)",
     errno.EDQUOT: "free some or name another folder",
     errno.EACCES: "name a place that this user may use",
     errno.EPERM: "name a place that this user may use",
@@ -53,6 +55,10 @@ def app(help_text: str | None) -> typer.Typer:
 
 def run(application: typer.Typer, program: str, arguments: Sequence[str] | None = None) -> NoReturn:
     """Run `application` as `program` (such as "python -m ingest") and exit with its status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal of another encoding shows a ? for a dash; a file's name passes byte for byte.
+        is_utf8 = sys.stdout.encoding.lower().replace("-", "") == "utf8"
+        sys.stdout.reconfigure(errors="surrogateescape" if is_utf8 else "replace")
     try:
         status = application(
             args=list(sys.argv[1:] if arguments is None else arguments),

@@ -5,6 +5,7 @@ from reports._subject import Subject
 from verifyscope.records import Value
 
 SPECULATION = "python -m reports.speculation --from RUN"
+DIAGNOSE = "python -m verifyscope.diagnose --model MODEL --tp N"
 INGEST = "python -m ingest SERVER.log"
 
 

@@ -96,7 +96,7 @@ def timeline_facts(one: Forecast) -> list[str]:
         bound = _text.divided(_dim(eager, "busy_s"), _dim(eager, "launches"))
         if bound:
             lines.append(
-                f"From {_text.duration(bound)} a launch on the host is slower than the device; "
+                f"From {_text.duration(bound)} a launch on, the host is slower than the device; "
                 f"with quicker launches a graph gives nothing here."
             )
     slow, jitter = _dim(first, "slow_rank"), _dim(first, "jitter_s")

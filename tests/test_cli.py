@@ -189,6 +189,44 @@ def test_rows_for_a_person_are_aligned_under_a_header(
     assert capsys.readouterr().out == "op    n\na     1\nlong  2\n"
 
 
+def test_the_last_column_goes_on_below_itself_in_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "32")
+    rows = [("a", "no device of that kind is here"), ("b", "")]
+    cli.print_rows(rows, header=("op", "reason"))
+    assert capsys.readouterr().out == ("op  reason\na   no device of that kind is\n    here\nb\n")
+    cli.print_rows([("an op of a name", *rows[0][1:])], header=("op", "reason"))
+    assert capsys.readouterr().out == (
+        "op               reason\nan op of a name  no device of that kind is here\n"
+    ), "a column of a few letters would not be read"
+
+
+def test_a_remark_is_one_line_for_a_program_and_fits_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    said = "uneven ranks: one of 8 ranks takes 1.1 times as long"
+    cli.print_remark(said)
+    assert capsys.readouterr().out == f"# {said}\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    cli.print_remark(said)
+    assert capsys.readouterr().out == (
+        "# uneven ranks: one of 8 ranks takes\n#   1.1 times as long\n"
+    )
+
+
+def test_a_finding_for_a_person_is_text_of_the_terminals_width(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    cli.print_finding("found graph-off (sure)", "no CUDA graph at 48 running, 8.85 ms a step", "")
+    assert capsys.readouterr().out == (
+        "found graph-off (sure)\n  no CUDA graph at 48 running, 8.85 ms a\n  step\n"
+    )
+
+
 def test_tables_that_have_rows_stand_apart_by_an_empty_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

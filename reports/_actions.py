@@ -4,7 +4,7 @@ Of the system that the first screen speaks of: what is unexplained of it, what w
 as one graph, a combination of a sweep), the levers of its prediction. Where no pass was measured or
 predicted, the dearest findings of logs, each with its file.
 
-    tokens/s = accepted / (cycle - saved)
+    tokens/s = requests x accepted / (cycle - saved)
 
 accepted is what the records say, else from 1 to as many as there are rows, and then the gain is a
 range. A lever that changes the rows changes what is accepted, as its record says.
@@ -59,20 +59,23 @@ class _Action:
 class _Cycle:
     """What a saving is taken from: seconds, what a cycle yields at least and most, the records.
 
-    is_whole: it holds draft and host, too; of a pass alone, rates are at most these.
+    accepted: of each of the `requests`. is_whole: it holds draft and host, too; of a pass alone,
+    rates are at most these.
     """
 
     seconds: float
     is_whole: bool = False
     accepted: tuple[float, float]
     records: tuple[Measurement, ...]
+    requests: int = 1
 
     def gain(self, saved_s: float, lever: Sequence[Measurement]) -> str:
         """Return the tokens a second before and after, or the range of what is gained."""
         if not 0 < saved_s < self.seconds:
             return NOT_KNOWN
         left_s = self.seconds - saved_s
-        rates = [(each / self.seconds, each / left_s) for each in dict.fromkeys(self.accepted)]
+        yields = [self.requests * each for each in dict.fromkeys(self.accepted)]
+        rates = [(every / self.seconds, every / left_s) for every in yields]
         if len(rates) == 1:
             words = " → ".join(units.three_digits(rate) for rate in rates[0])
         else:
@@ -114,23 +117,42 @@ def _cycle(subject: Subject, points: Sequence[OperatingPoint]) -> _Cycle | None:
     rows = subject.dim("rows")
     most = float(rows) if isinstance(rows, int | float) else 1.0
     accepted = (given, given) if given is not None else (1.0, most)
+    at_once = subject.dim("requests")
+    requests = at_once if isinstance(at_once, int) else 1
     point = point_of(subject, points)
     if point is not None and point.is_cycle:
         if point.accepted is not None:
             accepted = (point.accepted, point.accepted)
+        requests = point.requests or requests
         return _Cycle(
-            seconds=point.seconds, is_whole=True, accepted=accepted, records=(point.record,)
+            seconds=point.seconds,
+            is_whole=True,
+            accepted=accepted,
+            records=(point.record,),
+            requests=requests,
         )
-    eager, best, seen = subject.mode("eager"), subject.best, subject.observed
-    whole = eager or best
-    if whole is not None and whole.median_s:
-        return _Cycle(seconds=whole.median_s, accepted=accepted, records=(whole,))
-    if seen is not None:
-        return _Cycle(seconds=seen.seconds, accepted=accepted, records=(seen.record,))
-    now_s = None if base is None else number(base.dims, "alone_s")
-    if base is None or not now_s:
+    known = _pass(subject, base)
+    if known is None:
         return None
-    return _Cycle(seconds=now_s, accepted=accepted, records=(base,))
+    seconds, record = known
+    return _Cycle(
+        seconds=seconds,
+        is_whole=subject.best is None and _forecast.rest_s(base) > 0,
+        accepted=accepted,
+        records=(record,),
+        requests=requests,
+    )
+
+
+def _pass(subject: Subject, base: Measurement | None) -> tuple[float, Measurement] | None:
+    """Return the pass as it is, with the rest of its cycle where the prediction was given one."""
+    whole, seen = subject.mode("eager") or subject.best, subject.observed
+    if whole is not None and whole.median_s:
+        return whole.median_s, whole
+    if seen is not None:
+        return seen.seconds + _forecast.rest_s(base), seen.record
+    now_s = None if base is None else number(base.dims, "alone_s")
+    return None if base is None or not now_s else (now_s + _forecast.rest_s(base), base)
 
 
 def _unexplained(subject: Subject, shown: Waterfall | None, cycle: _Cycle) -> Iterator[_Action]:
@@ -230,7 +252,7 @@ def _gains(base: Measurement, one: Measurement, cycle: _Cycle, saved_s: float) -
 
     Of fewer rows fewer tokens are accepted: such a lever may lose, and then it is none.
     """
-    before, after = _accepted(base), _accepted(one)
+    before, after = (_yields(each, rest_s=_forecast.rest_s(base)) for each in (base, one))
     if before is None or after is None or before == after or saved_s >= cycle.seconds:
         return []
     left_s = cycle.seconds - saved_s
@@ -244,13 +266,13 @@ def _rates(gains: Sequence[float], one: Measurement, cycle: _Cycle, saved_s: flo
     return cycle.marked(words, (one,))
 
 
-def _accepted(one: Measurement) -> tuple[float, float] | None:
-    """Return the least and the most tokens of a pass: its rates times the cycle they are of."""
-    now_s, share = number(one.dims, "alone_s"), number(one.method, "share")
+def _yields(one: Measurement, *, rest_s: float) -> tuple[float, float] | None:
+    """Return the least and the most tokens of a cycle: its rates times the cycle they are of."""
+    pass_s = number(one.dims, "alone_s")
     least, most = (number(one.dims, f"alone_{end}_tokens_per_s") for end in ("least", "most"))
-    if now_s is None or least is None or most is None or share is not None:
+    if pass_s is None or least is None or most is None:
         return None
-    return round(least * now_s, 6), round(most * now_s, 6)
+    return round(least * (pass_s + rest_s), 6), round(most * (pass_s + rest_s), 6)
 
 
 def _confirm(one: Measurement, subject: Subject) -> str:

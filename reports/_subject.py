@@ -173,10 +173,10 @@ def _observed(
     one: _budget.Pass, forecast: Forecast | None, theirs: Sequence[Measurement]
 ) -> Observed | None:
     """Return the time that the prediction was held against; of a log where it is that time."""
-    held = next(iter(forecast.excess), None) if forecast is not None else None
-    seconds = None if held is None else number(held.dims, "observed_s")
-    if held is None or seconds is None:
+    found = None if forecast is None else _held_against(forecast)
+    if found is None:
         return None
+    seconds, held = found
     same = [
         log
         for log in theirs
@@ -190,3 +190,15 @@ def _observed(
         return Observed(seconds=same[0].median_s, record=same[0], by=f"imported from {place}")
     by = str(held.method.get("observed", "given"))
     return Observed(seconds=seconds, record=held, by=f"observed: {by}")
+
+
+def _held_against(forecast: Forecast) -> tuple[float, Measurement] | None:
+    """Return the time that a prediction was held against; one that is shorter left no excess."""
+    excess, base = next(iter(forecast.excess), None), _forecast.base(forecast)
+    if excess is not None:
+        seconds = number(excess.dims, "observed_s")
+        return None if seconds is None else (seconds, excess)
+    if base is None or base.method.get("now") != "observed" or base.dims.get("alone_held") is True:
+        return None
+    seconds = number(base.dims, "alone_s")
+    return None if seconds is None else (seconds, base)

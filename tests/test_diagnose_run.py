@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -179,7 +180,20 @@ def test_without_a_report_the_records_are_named(
     folder.records.write_text("a line")
     assert _diagnosis_run.run([last], folder=folder, budget_s=9, root=ROOT) == 1
     out = capsys.readouterr().out
-    assert out.endswith("report: none was built; the records are in runs/x/records.jsonl\n")
+    assert out.endswith(
+        "report: none was built; the records are kept: "
+        "python -m reports.build runs/x/records.jsonl\n"
+    )
+
+
+def test_the_report_may_take_longer_than_the_minutes_and_no_other_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = [step("one", "", limit_s=2.0, least_s=2.0), step("report", "", limit_s=3.0)]
+    assert _diagnosis_run.run(steps, folder=Folder(tmp_path, "x"), budget_s=5, root=ROOT) == 0
+    said = capsys.readouterr().err
+    assert "[1/2] one, at most 0:02\n" in said
+    assert re.search(r"\[2/2\] report, at most 1:0[1-5]\n", said)
 
 
 def test_another_encoding_of_the_terminal_loses_no_report(

@@ -192,3 +192,7 @@ def test_paths_in_settings_become_file_names(tmp_path: Path) -> None:
 def test_a_setting_that_names_a_machine_keeps_only_that_it_is_set() -> None:
     given = {"NCCL_HOSTID": "rack7-node", "NCCL_PROTO": "LL"}
     assert settings.in_force(given) == {"NCCL_PROTO": "LL", "NCCL_HOSTID": "<host>"}
+
+
+def test_a_name_in_no_encoding_can_be_written() -> None:
+    assert privacy.redacted("runs/a\udcff.jsonl", relative_paths=True) == "runs/a?.jsonl"

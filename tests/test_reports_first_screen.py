@@ -286,6 +286,57 @@ def test_a_known_acceptance_gives_tokens_a_second_before_and_after(page: Page) -
     assert rows[0]["tok/s"] == "60.0 → 151"
 
 
+def with_lines(*, method: dict[str, Value] | None = None, **dims: Value) -> list[Record]:
+    """Return the prediction with more said of each of its records."""
+    return [
+        msgspec.structs.replace(
+            one, dims={**one.dims, **dims}, method={**one.method, **(method or {})}
+        )
+        if isinstance(one, Measurement)
+        else one
+        for one in a_prediction()
+    ]
+
+
+def _of_share(one: Measurement) -> Measurement:
+    """Return a row of what-if of 2 tokens in a cycle with 1.5 ms beside the pass."""
+    alone_s = one.dims["alone_s"]
+    assert isinstance(alone_s, float)
+    rates = {f"alone_{end}_tokens_per_s": 2 / (alone_s + 1.5e-3) for end in ("least", "most")}
+    return msgspec.structs.replace(one, dims={**one.dims, **rates})
+
+
+def test_a_share_that_was_given_is_in_the_break_even_and_in_tokens_a_second(page: Page) -> None:
+    # 11 ms are 0.88 of a cycle of 12.5 ms: 160 tok/s of 2 tokens; the rest of 1.5 ms stays.
+    lines = [
+        _of_share(one) if isinstance(one, Measurement) and one.op == WHAT_IF else one
+        for one in with_lines(method={"share": 0.88, "accepted": 2.0})
+        if getattr(one, "implementation", "") != "fewer rows"
+    ]
+    page.of(lines)
+    (row,) = page.rows("From the floor of its bytes", number=1)
+    assert (row["saves"], row["tok/s"]) == ("*1.00 ms*", "*160 → 174*")  # 2 / 11.5 ms
+    (said, *_) = first_words(page.text)
+    assert "Acceptance must exceed 1.25 to pay" in said  # 12.5 / 10 ms
+    assert "draft and host counted; it is 2.00" in said
+
+
+def test_all_requests_count_in_rates_messages_and_commands(page: Page) -> None:
+    page.of(with_lines(method={"accepted": 2.0}, requests=8))
+    row = page.rows("From the floor of its bytes", number=1)[0]
+    assert row["tok/s"] == "*at most 1450 → 1600*"  # 8 x 2 / 11 and 10 ms, three digits
+    assert "--gpus 8 --model kimi-k2.5 --tokens 32" in page.text
+    assert "--rows 4 --context 8192 --requests 8 --device cuda" in page.text
+
+
+def test_a_time_that_is_shorter_than_predicted_is_told_as_it_was_given(page: Page) -> None:
+    page.of(with_lines(method={"now": "observed", "observed": "given by --observed-ms"}))
+    (said, *_) = first_words(page.text)
+    assert said.startswith("Verdict. A verify of 4 rows took 11.0 ms (observed: given by")
+    steps = page.rows("From the floor of its bytes")
+    assert steps[-1]["adds [ms]"] == "**11.00**"
+
+
 def test_a_graph_that_was_measured_to_be_faster_is_an_action_and_the_predicted_one_is_none(
     page: Page,
 ) -> None:

@@ -1,13 +1,17 @@
 """Several machines: two torchrun agents on this one, and what torchrun's variables mean."""
 
 import contextlib
+import multiprocessing
 import multiprocessing.connection as transport
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from collectives import sweep
-from collectives._sweep import nodes
+from collectives._sweep import nodes, supervisor, worker
 from collectives._sweep.launch import stop
 from collectives._sweep.messages import Failed, Finished, Gpus, Over, Progress, Stop
 from collectives._sweep.nodes import Launched, Machines
@@ -232,6 +236,35 @@ def agents(folder: Path, *options: str, faults: str) -> "list[subprocess.Popen[s
         )
         for node in range(2)
     ]
+
+
+def test_a_rank_lost_here_is_named_though_another_machine_asked_first_to_stop(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    context = multiprocessing.get_context("fork")
+    here, upstream = context.Pipe()
+    monkeypatch.setattr(worker, "main", lambda *given, **more: os.kill(os.getpid(), signal.SIGKILL))
+    supervised = supervisor.Supervisor(a_job(ranks=2), tmp_path, upstream, context=context)
+    hear = supervised.ranks.hear
+
+    def hear_late(timeout_s: float, take: Callable[[object], None]) -> bool:
+        while len(supervised.ranks.ended()) < 2:
+            time.sleep(0.01)
+        return hear(timeout_s, take)
+
+    monkeypatch.setattr(supervised.ranks, "hear", hear_late)
+    here.send(Stop())
+    supervised.run()
+    said = []
+    while here.poll():
+        said.append(here.recv())
+    last = said[-1]
+    assert isinstance(last, Failed)
+    assert re.fullmatch(
+        r"rank 0 \(pid \d+\) was ended by SIGKILL, rank 1 \(pid \d+\) was ended by SIGKILL",
+        last.reason,
+    )
+    assert last.blame == 4
 
 
 def test_two_torchrun_agents_make_one_sweep_that_rank_0_writes(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def redacted(text: str, *, relative_paths: bool = False) -> str:
     relative_paths: keep `runs/a.jsonl` whole, as in a command; absolute paths and those that
         start with `~` or `..` become a file name all the same.
     """
+    text = readable(text)
     for pattern in (_URL, _MAILBOX):
         text = pattern.sub("<address>", text)
     text = _NUMERIC_ADDRESS.sub(_hide_address, text)
@@ -43,6 +44,11 @@ def redacted(text: str, *, relative_paths: bool = False) -> str:
     for pattern, word in _names():
         text = pattern.sub(word, text)
     return text
+
+
+def readable(text: str) -> str:
+    """Return `text` with a ? for each byte of a file's name that is no letter in any encoding."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def redacted_words(sentence: str) -> str:

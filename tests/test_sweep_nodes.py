@@ -20,6 +20,7 @@ import pytest
 
 from collectives import sweep
 from collectives._sweep import nodes, supervisor, worker
+from collectives._sweep.job import Job
 from collectives._sweep.launch import stop
 from collectives._sweep.messages import Failed, Finished, Gpus, Over, Progress, Stop
 from collectives._sweep.nodes import Launched, Machines
@@ -114,6 +115,25 @@ def test_each_machine_gets_its_part_of_a_job_and_all_meet_at_one_place(
         (2, 2, 4),
     ]
     assert {part.meeting.name for part in parts} == {"verifyscope-0-1"}
+
+
+def test_a_machine_that_gave_up_waiting_is_named_and_not_who_then_lost_it(
+    machines: tuple[Machines, list[Connection]],
+) -> None:
+    team, (one, two) = machines
+    one.send(Failed(kind="hang", reason="rank 0 is behind", blame=2))
+
+    def answer() -> None:
+        assert isinstance(two.recv(), Job)
+        assert isinstance(two.recv(), Stop)
+        two.send(Failed(kind="error", reason="rank 2 raised ConnectionError", blame=3))
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    *_, last = team.run(a_job(ranks=4))
+    answering.join()
+    assert isinstance(last, Failed)
+    assert last.reason == "rank 0 is behind"
 
 
 def test_progress_is_that_of_the_slowest_machine(
@@ -271,7 +291,7 @@ def test_two_torchrun_agents_make_one_sweep_that_rank_0_writes(tmp_path: Path) -
     options = ("--algos", "ring,tree", "--protos", "ll", "--min-bytes", "1K", "--max-bytes", "2K")
     # Rank 1, which goes wrong, is on the other machine.
     faults = "ring/ll=hang@1,tree/ll=crash@1"
-    both = agents(tmp_path, *options, "--timeout", "3", faults=faults)
+    both = agents(tmp_path, *options, "--timeout", "10", faults=faults)
     said = [process.communicate(timeout=180) for process in both]
     assert [process.returncode for process in both] == [1, 1]  # as the statuses below ask for
     out, err = said[0]

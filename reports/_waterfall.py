@@ -14,7 +14,7 @@ from reports import _budget, _marks, _text
 from reports._collected import Collected
 from reports._forecast import Forecast
 from reports._markdown import code, text
-from reports._steps import Step, Waterfall, merged, signed
+from reports._steps import Step, Waterfall, merged
 from reports._subject import Subject, number, same_case
 from verifyscope import passes
 from verifyscope.parts import CLASSES, IDLE, UNEXPLAINED, Class, class_of
@@ -301,5 +301,5 @@ def _of_rounds(best: Measurement, whole: Measurement) -> Iterator[str]:
         number(whole.method, f"in_context_unexplained{end}") for end in ("_s", "_low_s", "_high_s")
     )
     if left is not None and low is not None and high is not None:
-        words = f"{signed(left)} (95 %: {signed(low)} to {signed(high)})"
+        words = f"{_text.duration(left)} (95 %: {_text.duration(low)} to {_text.duration(high)})"
         yield f"Round by round, {_marks.derived(words, [whole], 'of its method')} are unexplained."

@@ -128,7 +128,8 @@ def chosen(
         hint = f": {examples}" if examples else ""
         where = "" if machine is None else f" on a machine of --machine {machine!r}"
         raise UsageError(
-            f"{found} all words of --row {row or ''!r}{where}{hint}; name one of the list"
+            f"{found} all words of --row {row or ''!r}{where}{hint}; name one of "
+            "those that the command lists without --row"
         )
     return max(exact or fitting, key=lambda key: len(groups[key]))
 

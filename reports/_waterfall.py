@@ -212,7 +212,7 @@ def _unexplained(last: Step, known_s: float, records: tuple[Measurement, ...]) -
         kind="unexplained",
         part=UNEXPLAINED,
         records=records,
-        source=last.source,
+        source=_marks.weakest(records),
         how=f"{last.name}, less the rest",
     )
 
@@ -285,9 +285,9 @@ def _measured_steps(subject: Subject, parts: Sequence[Measurement]) -> Iterator[
             seconds=_seconds(rows) - floor_s,
             kind="collective" if name in _COLLECTIVES else "above",
             part=name,
-            records=rows,
-            source="measured",
-            how="measured, where it stands",
+            records=rows if name not in held else (*rows, *held[name].records),
+            source="measured" if name not in held else "predicted",
+            how=f"measured, where it stands{', less its floor' if name in held else ''}",
         )
 
 

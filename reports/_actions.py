@@ -11,7 +11,7 @@ range. A lever that changes the rows changes what is accepted, as its record say
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reports import _combinations, _commands, _forecast, _marks, _text
 from reports._all_reduces import nearest
@@ -59,10 +59,12 @@ class _Action:
 class _Cycle:
     """What a saving is taken from: seconds, what a cycle yields at least and most, the records.
 
-    accepted: of each of the `requests`.
+    accepted: of each of the `requests`. is_whole: it holds draft and host, too; of a pass alone,
+    rates are at most these.
     """
 
     seconds: float
+    is_whole: bool = False
     accepted: tuple[float, float]
     records: tuple[Measurement, ...]
     requests: int = 1
@@ -78,7 +80,12 @@ class _Cycle:
             words = " → ".join(units.three_digits(rate) for rate in rates[0])
         else:
             words = " to ".join(f"+{after - before:.1f}" for before, after in rates)
-        return _marks.derived(words, (*self.records, *lever), "accepted / (cycle - saved)")
+        return self.marked(words, lever)
+
+    def marked(self, words: str, lever: Sequence[Measurement]) -> str:
+        """Return rates as what comes of the cycle and a lever."""
+        told = _marks.derived(words, (*self.records, *lever), "accepted / (cycle - saved)")
+        return told if self.is_whole else f"at most {told}"
 
 
 def actions_table(
@@ -116,38 +123,52 @@ def _cycle(subject: Subject, points: Sequence[OperatingPoint]) -> _Cycle | None:
     if point is not None and point.is_cycle:
         if point.accepted is not None:
             accepted = (point.accepted, point.accepted)
-        requests = point.requests or requests
         return _Cycle(
-            seconds=point.seconds, accepted=accepted, records=(point.record,), requests=requests
+            seconds=point.seconds,
+            is_whole=True,
+            accepted=accepted,
+            records=(point.record,),
+            requests=point.requests or requests,
         )
     known = _pass(subject, base)
     if known is None:
         return None
-    seconds, record = known
-    return _Cycle(seconds=seconds, accepted=accepted, records=(record,), requests=requests)
+    seconds, rest_s, record = known
+    return _Cycle(
+        seconds=seconds + rest_s,
+        is_whole=rest_s > 0,
+        accepted=accepted,
+        records=(record,),
+        requests=requests,
+    )
 
 
-def _pass(subject: Subject, base: Measurement | None) -> tuple[float, Measurement] | None:
-    """Return the pass as it is, with the rest of its cycle where the prediction was given one."""
+def _pass(subject: Subject, base: Measurement | None) -> tuple[float, float, Measurement] | None:
+    """Return the pass as it is, and the rest of its cycle where the prediction was given one."""
     whole, seen = subject.mode("eager") or subject.best, subject.observed
     if whole is not None and whole.median_s:
-        return whole.median_s, whole
+        return whole.median_s, 0.0, whole
     if seen is not None:
-        return seen.seconds + _forecast.rest_s(base), seen.record
+        return seen.seconds, _forecast.rest_s(base), seen.record
     now_s = None if base is None else number(base.dims, "alone_s")
-    return None if base is None or not now_s else (now_s + _forecast.rest_s(base), base)
+    return None if base is None or not now_s else (now_s, _forecast.rest_s(base), base)
 
 
 def _unexplained(subject: Subject, shown: Waterfall | None, cycle: _Cycle) -> Iterator[_Action]:
-    step = next((one for one in shown.steps if one.kind == "unexplained"), None) if shown else None
+    if shown is None:
+        return
+    step = next((one for one in shown.steps if one.kind == "unexplained"), None)
     if step is None or step.seconds < _ENOUGH * cycle.seconds:
         return
     excess = subject.forecast.excess if subject.forecast is not None else ()
     names = dict.fromkeys(one.implementation for one in excess)
     blamed = f": {_text.listed(text(name) for name in names)}?" if names else ""
     saves = _marks.derived(
-        _text.duration(step.seconds), step.records, "the whole, less what is predicted of it"
+        _text.duration(step.seconds), step.records, f"{shown.steps[-1].name}, less the rest"
     )
+    if subject.measured:  # the mode that was taken apart, of several
+        last = shown.steps[-1]
+        cycle = replace(cycle, seconds=last.seconds, records=last.records)
     yield _Action(
         what=f"find what takes the unexplained time{blamed}",
         saved_s=step.seconds,
@@ -241,7 +262,7 @@ def _rates(gains: Sequence[float], one: Measurement, cycle: _Cycle, saved_s: flo
     if not gains:
         return cycle.gain(saved_s, (one,))
     words = " to ".join(dict.fromkeys(f"{gain:+.1f}" for gain in gains))
-    return _marks.derived(words, (*cycle.records, one), "accepted / (cycle - saved)")
+    return cycle.marked(words, (one,))
 
 
 def _yields(one: Measurement, *, rest_s: float) -> tuple[float, float] | None:

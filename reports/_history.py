@@ -126,8 +126,9 @@ def chosen(
         found = "no row holds" if not names else f"{_text.plural(len(names), 'row')} hold"
         examples = "; ".join(list(names)[:4])
         hint = f": {examples}" if examples else ""
+        where = "" if machine is None else f" on a machine of --machine {machine!r}"
         raise UsageError(
-            f"{found} all words of --row {row or ''!r}{hint}; name one of "
+            f"{found} all words of --row {row or ''!r}{where}{hint}; name one of "
             "those that the command lists without --row"
         )
     return max(exact or fitting, key=lambda key: len(groups[key]))

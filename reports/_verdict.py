@@ -100,16 +100,23 @@ def _takes(subject: Subject, found: Collected) -> str:
         return _predicted(subject)
     theirs = subject.imported
     if len(theirs) == 1:
-        return f"a verify{_rows(subject)} took **{_text.median(theirs[0])}** (imported)"
+        what = "a verify" if theirs[0].op == "verify" else "a cycle with a verify"
+        return f"{what}{_rows(subject)} took **{_text.median(theirs[0])}** (imported)"
     if theirs:
         least, most = (end(theirs, key=lambda one: one.median_s or 0.0) for end in (min, max))
         which = text(_systems.which(found.kernels, theirs))
         return (
-            f"{len(theirs)} imported times of verifies, {which}, go from "
+            f"{len(theirs)} imported times of {_whole_names(theirs)}, {which}, go from "
             f"{_text.median(least)} to {_text.median(most)}"
         )
     predict = _commands.replay(subject, "--predict GPU")
     return f"how long a verify takes is {_NOT_KNOWN}: no record is of a whole pass ({predict})"
+
+
+def _whole_names(theirs: Sequence[Measurement]) -> str:
+    ops = {one.op for one in theirs}
+    names = (("verify", "verifies"), ("cycle", "whole cycles"))
+    return " and ".join(name for op, name in names if op in ops)
 
 
 def _measured(subject: Subject, best: Measurement, found: Collected) -> str:

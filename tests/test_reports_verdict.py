@@ -85,7 +85,9 @@ def test_behind_the_first_finding_stands_what_is_known_of_a_verify(page: Page) -
     lines += [found("graph-off", "no CUDA graph", "a.log")]
     lines += [found("cycle", "a cycle takes 9 ms", "a.log")]
     said = verdict(page, lines)
-    assert said.startswith("Verdict. No CUDA graph. A verify of 3 rows took 9.00 ms (imported).")
+    assert said.startswith(
+        "Verdict. No CUDA graph. A cycle with a verify of 3 rows took 9.00 ms (imported)."
+    )
     assert "how long a verify takes" not in said.lower()
 
 
@@ -134,8 +136,8 @@ def test_imported_verifies_of_several_systems_are_not_put_together(page: Page) -
     )
     said = verdict(page, [theirs("verify", 400_000.0, "a"), theirs("cycle", 27_400.0, "b")])
     assert (
-        "2 imported times of verifies, of one system by their files, go from 27.4 ms to 400 ms"
-        in said
+        "2 imported times of verifies and whole cycles, of one system by their files, go from "
+        "27.4 ms to 400 ms" in said
     )
     named: list[Record] = [
         msgspec.structs.replace(one, method={"model": model}, origin=Origin(model))
@@ -144,7 +146,11 @@ def test_imported_verifies_of_several_systems_are_not_put_together(page: Page) -
             (theirs("cycle", 27_400.0, "b"), "glm-5.1"),
         )
     ]
-    assert "2 imported times of verifies, of 2 systems, go from 27.4 ms" in verdict(page, named)
+    assert (
+        "2 imported times of verifies and whole cycles, of 2 systems, go from 27.4 ms"
+        in verdict(page, named)
+    )
+    assert "A cycle with a verify of 3 rows took 27.4 ms (imported)" in verdict(page, named[1:])
 
 
 def test_all_reduces_of_a_measured_sweep_are_times_their_calls(page: Page) -> None:
@@ -247,9 +253,9 @@ def test_the_three_levers_worth_most_stand_below_it_the_largest_first(page: Page
     page.of([GPU, CPU, predicted("routed_experts", 60.0, 60), *levers])
     worth = page.rows("of it the floor of its bytes", number=1)
     assert [(row["worth most, each alone"], row["saves"], row["tok/s"]) for row in worth] == [
-        ("first", "*10.0 ms*", "*+17.0 to +51.0*"),
-        ("second", "*5.00 ms*", "*+7.0 to +21.0*"),
-        ("third", "*3.00 ms*", "*+4.0 to +12.0*"),
+        ("first", "*10.0 ms*", "*at most +17.0 to +51.0*"),
+        ("second", "*5.00 ms*", "*at most +7.0 to +21.0*"),
+        ("third", "*3.00 ms*", "*at most +4.0 to +12.0*"),
     ]
     assert {row["known how"] for row in worth} == {"predicted"}
 

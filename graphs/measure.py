@@ -106,7 +106,7 @@ def measure(given: Asked) -> None:
 def _tell_growth(points: list[Point], last: "_Case") -> None:
     """Print and record the lines through passes of several rows or contexts."""
     for found in growth.growths(points):
-        print(f"# {growth.sentence(found)}")
+        cli.print_remark(f"{growth.sentence(found)}")
         last.fitted(found)
 
 
@@ -146,7 +146,7 @@ class _Case:
     def _broke(self, message: Broke) -> None:
         self._append(self._writer.broke(message))
         text = f"{message.mode}: capture failed at {message.op}: {message.reason}"
-        print(f"# {text}")
+        cli.print_remark(f"{text}")
         self.problems.append(f"{self._job.case.name}: {text}")
         self._job = replace(self._job, without=(*self._job.without, message.mode))
 
@@ -346,6 +346,6 @@ def _require_device(job: Job) -> None:
     if count < job.ranks:
         present = {0: "no NVIDIA GPU was", 1: "1 NVIDIA GPU was"}.get(count, f"{count} GPUs were")
         raise UsageError(
-            f"--device cuda needs {job.ranks}, but {present} found; give --device cpu for a "
-            f"shrunken stub, or --predict GPU for what bytes and flops give"
+            f"--device cuda needs {job.ranks} GPU{'s' * (job.ranks > 1)}, but {present} found; "
+            f"give --device cpu for a shrunken stub, or --predict GPU for what bytes and flops give"
         )

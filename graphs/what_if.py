@@ -1,7 +1,7 @@
 """What each lever would give, alone and together with those above it.
 
     rest        = pass now x (1 / share - 1)          draft and host; 0 where no share is given
-    tokens/s    = accepted / (pass + rest)
+    tokens/s    = requests x accepted / (pass + rest)
     break-even  = (pass + rest) / plain token, which the same levers make faster
 
 A lever changes a `Setting` (how the pass is launched, how long an all-reduce is, ...); `simulate`
@@ -48,7 +48,8 @@ class Lever:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """What a setting is worth. tokens_per_s: the least and the most, equal where it is known.
+    """What a setting is worth. tokens_per_s: of all requests, the least and the most, equal where
+    it is known.
 
     held: the pass would be below its byte floor and is held there.
     """
@@ -74,7 +75,7 @@ class Cycle:
     """What a pass stands in: the rest of a cycle, a plain token, and what nobody can beat.
 
     plain_s: a plain token in a setting, None where it is not known. floor_s: the byte floor of a
-    pass of so many rows. observed_s: the pass as somebody saw it.
+    pass of so many rows. observed_s: the pass as somebody saw it. requests: at once in it.
     """
 
     simulate: Callable[[Setting], float]
@@ -82,6 +83,7 @@ class Cycle:
     plain_s: Callable[[Setting], float] | None = None
     observed_s: float | None = None
     share: float | None = None
+    requests: int = 1
 
     def now_s(self, now: Setting) -> float:
         """Return the pass as it is."""
@@ -114,8 +116,8 @@ def worth(setting: Setting, *, now: Setting, cycle: Cycle) -> Worth:
     return Worth(
         pass_s=pass_s,
         tokens_per_s=(
-            speculation.tokens_per_s(least, cycle_s=cycle_s),
-            speculation.tokens_per_s(most, cycle_s=cycle_s),
+            cycle.requests * speculation.tokens_per_s(least, cycle_s=cycle_s),
+            cycle.requests * speculation.tokens_per_s(most, cycle_s=cycle_s),
         ),
         break_even=None
         if cycle.plain_s is None

@@ -7,45 +7,6 @@ from verifyscope.records import Confidence, Evidence, Finding
 
 MOST_EVIDENCE = 10
 
-# What a reader must know first: the verdict is the first of these that was concluded.
-ORDER = (
-    "corrupt-values",
-    "drafter-broken",
-    "graph-nodes-hidden",
-    "straggler-rank",
-    "launch-bound",
-    "host-sync",
-    "graph-piecewise-fallback",
-    "kernel-cliff",
-    "verify-slower-than-plain-rows-matched",
-    "unexplained-difference",
-    "setting-without-effect",
-    "graph-off",
-    "acceptance-suspiciously-high",
-    "fixed-cost-not-sharded",
-    "shared-gpu",
-    "single-rank",
-    "collective-spin",
-    "narrow-link",
-    "setting-ignored",
-    "warm-benchmark",
-    "break-even",
-    "speculation-by-load",
-    "verify-slower-than-plain",
-    "setting-with-effect",
-    "acceptance-drives-rate",
-    "cycle",
-    "nccl-log",
-    "columns-compared",
-    "drafter-mismatch",
-    "model-pair",
-    "drafter-fits",
-    "drafter-size",
-    "model-size",
-    "no-gpu-events",
-    "trace-breakdown",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Seen:

@@ -1,8 +1,9 @@
 """What `python -m ingest` prints: the verdict in one line, the times, then every finding.
 
-A terminal gets aligned tables, anything else tab-separated rows.
+A terminal gets aligned tables, and findings one below the other; anything else tab-separated rows.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -94,19 +95,31 @@ def report(shown: Sequence[Shown], concluded: Sequence[Conclusion]) -> None:
     _table(top[:MOST_SHOWN], KERNEL_HEADER)
     times = [row for found in shown for row in found.rows()]
     _table(times, ("file", "what", "by", "case", "median", "interval", "count", "flags"))
-    said = [(_place(one), one.name, one.sentence, one.next_action or "") for one in concluded]
-    said += [
-        (_where(finding, found.file), finding.name, finding.sentence, finding.next_action or "")
-        for found in shown
-        for finding in found.findings
-    ]
-    _table(said, ("where", "finding", "what it says", "what to do"))
+    _findings(shown, concluded)
     for found in shown:
         if found.hidden_times or found.hidden_findings:
             cli.note(
                 f"{found.file}: {found.hidden_times} more times and {found.hidden_findings} more "
                 f"findings are in the records"
             )
+
+
+def _findings(shown: Sequence[Shown], concluded: Sequence[Conclusion]) -> None:
+    """Print all findings: one below the other for a person, as rows for a program."""
+    said: list[tuple[str, Conclusion | Finding]] = [(_place(one), one) for one in concluded]
+    said += [(_where(one, found.file), one) for found in shown for one in found.findings]
+    if not cli.is_terminal(sys.stdout):
+        rows = [(at, one.name, one.sentence, one.next_action or "") for at, one in said]
+        _table(rows, ("where", "finding", "what it says", "what to do"))
+        return
+    if said:
+        print()
+    for at, one in said:
+        cli.print_finding(
+            f"found {one.name} ({one.confidence}), {at}",
+            one.sentence,
+            f"next: {one.next_action}" if one.next_action else "",
+        )
 
 
 def formats() -> None:

@@ -216,7 +216,8 @@ def _formats(
     text = as_utf_8(head)
     shipping = shipping_of(text[:_SHIPPED_BYTES].decode("utf-8", "replace"))
     text = as_lines(text, shipping)
-    known = recognise(text)
+    # A database is known by its bytes as they are, with the zeros that a log has not.
+    known = tuple(one for one in recognise(head) if one.document) or recognise(text)
     if not any(one.document for one in known):
         if is_json(text, whole=len(head) < HEAD_BYTES):
             raise Unknown(path, looks(text))

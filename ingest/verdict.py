@@ -12,9 +12,10 @@ from ingest import (
     step_findings,
     trace_findings,
 )
-from ingest.conclusions import ORDER, Conclusion
+from ingest.conclusions import Conclusion
 from ingest.facts import Facts
 from ingest.model_findings import Machine
+from verifyscope.first_findings import OF_LOGS
 from verifyscope.records import Finding, Measurement
 
 
@@ -63,7 +64,7 @@ def verdict(
     concluded; counted: what to say where those do not either; several: name the file, of several.
     """
     standing: list[Conclusion | Finding] = [one for one in concluded if one.verdict]
-    standing += [one for one in findings if one.name in ORDER]
+    standing += [one for one in findings if one.name in OF_LOGS]
     if standing:
         first = min(standing, key=_place)
         apart = any(one.name == one_system.NAME for one in concluded)
@@ -89,5 +90,5 @@ def _of_file(one: Conclusion | Finding, *, named: bool) -> str:
 
 
 def _place(conclusion: Conclusion | Finding) -> tuple[int, float]:
-    known = ORDER.index(conclusion.name) if conclusion.name in ORDER else len(ORDER)
+    known = OF_LOGS.index(conclusion.name) if conclusion.name in OF_LOGS else len(OF_LOGS)
     return known, -(conclusion.worth_s or 0.0)

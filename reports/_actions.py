@@ -4,14 +4,14 @@ Of the system that the first screen speaks of: what is unexplained of it, what w
 as one graph, a combination of a sweep), the levers of its prediction. Where no pass was measured or
 predicted, the dearest findings of logs, each with its file.
 
-    tokens/s = accepted / (cycle - saved)
+    tokens/s = requests x accepted / (cycle - saved)
 
 accepted is what the records say, else from 1 to as many as there are rows, and then the gain is a
 range. A lever that changes the rows changes what is accepted, as its record says.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reports import _combinations, _commands, _forecast, _marks, _text
 from reports._all_reduces import nearest
@@ -57,23 +57,35 @@ class _Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cycle:
-    """What a saving is taken from: seconds, what a cycle yields at least and most, the records."""
+    """What a saving is taken from: seconds, what a cycle yields at least and most, the records.
+
+    accepted: of each of the `requests`. is_whole: it holds draft and host, too; of a pass alone,
+    rates are at most these.
+    """
 
     seconds: float
+    is_whole: bool = False
     accepted: tuple[float, float]
     records: tuple[Measurement, ...]
+    requests: int = 1
 
     def gain(self, saved_s: float, lever: Sequence[Measurement]) -> str:
         """Return the tokens a second before and after, or the range of what is gained."""
         if not 0 < saved_s < self.seconds:
             return NOT_KNOWN
         left_s = self.seconds - saved_s
-        rates = [(each / self.seconds, each / left_s) for each in dict.fromkeys(self.accepted)]
+        yields = [self.requests * each for each in dict.fromkeys(self.accepted)]
+        rates = [(every / self.seconds, every / left_s) for every in yields]
         if len(rates) == 1:
             words = " → ".join(units.three_digits(rate) for rate in rates[0])
         else:
             words = " to ".join(f"+{after - before:.1f}" for before, after in rates)
-        return _marks.derived(words, (*self.records, *lever), "accepted / (cycle - saved)")
+        return self.marked(words, lever)
+
+    def marked(self, words: str, lever: Sequence[Measurement]) -> str:
+        """Return rates as what comes of the cycle and a lever."""
+        told = _marks.derived(words, (*self.records, *lever), "accepted / (cycle - saved)")
+        return told if self.is_whole else f"at most {told}"
 
 
 def actions_table(
@@ -105,33 +117,58 @@ def _cycle(subject: Subject, points: Sequence[OperatingPoint]) -> _Cycle | None:
     rows = subject.dim("rows")
     most = float(rows) if isinstance(rows, int | float) else 1.0
     accepted = (given, given) if given is not None else (1.0, most)
+    at_once = subject.dim("requests")
+    requests = at_once if isinstance(at_once, int) else 1
     point = point_of(subject, points)
     if point is not None and point.is_cycle:
         if point.accepted is not None:
             accepted = (point.accepted, point.accepted)
-        return _Cycle(seconds=point.seconds, accepted=accepted, records=(point.record,))
-    eager, best, seen = subject.mode("eager"), subject.best, subject.observed
-    whole = eager or best
-    if whole is not None and whole.median_s:
-        return _Cycle(seconds=whole.median_s, accepted=accepted, records=(whole,))
-    if seen is not None:
-        return _Cycle(seconds=seen.seconds, accepted=accepted, records=(seen.record,))
-    now_s = None if base is None else number(base.dims, "alone_s")
-    if base is None or not now_s:
+        return _Cycle(
+            seconds=point.seconds,
+            is_whole=True,
+            accepted=accepted,
+            records=(point.record,),
+            requests=point.requests or requests,
+        )
+    known = _pass(subject, base)
+    if known is None:
         return None
-    return _Cycle(seconds=now_s, accepted=accepted, records=(base,))
+    seconds, rest_s, record = known
+    return _Cycle(
+        seconds=seconds + rest_s,
+        is_whole=rest_s > 0,
+        accepted=accepted,
+        records=(record,),
+        requests=requests,
+    )
+
+
+def _pass(subject: Subject, base: Measurement | None) -> tuple[float, float, Measurement] | None:
+    """Return the pass as it is, and the rest of its cycle where the prediction was given one."""
+    whole, seen = subject.mode("eager") or subject.best, subject.observed
+    if whole is not None and whole.median_s:
+        return whole.median_s, 0.0, whole
+    if seen is not None:
+        return seen.seconds, _forecast.rest_s(base), seen.record
+    now_s = None if base is None else number(base.dims, "alone_s")
+    return None if base is None or not now_s else (now_s, _forecast.rest_s(base), base)
 
 
 def _unexplained(subject: Subject, shown: Waterfall | None, cycle: _Cycle) -> Iterator[_Action]:
-    step = next((one for one in shown.steps if one.kind == "unexplained"), None) if shown else None
+    if shown is None:
+        return
+    step = next((one for one in shown.steps if one.kind == "unexplained"), None)
     if step is None or step.seconds < _ENOUGH * cycle.seconds:
         return
     excess = subject.forecast.excess if subject.forecast is not None else ()
     names = dict.fromkeys(one.implementation for one in excess)
     blamed = f": {_text.listed(text(name) for name in names)}?" if names else ""
     saves = _marks.derived(
-        _text.duration(step.seconds), step.records, "the whole, less what is predicted of it"
+        _text.duration(step.seconds), step.records, f"{shown.steps[-1].name}, less the rest"
     )
+    if subject.measured:  # the mode that was taken apart, of several
+        last = shown.steps[-1]
+        cycle = replace(cycle, seconds=last.seconds, records=last.records)
     yield _Action(
         what=f"find what takes the unexplained time{blamed}",
         saved_s=step.seconds,
@@ -214,7 +251,7 @@ def _gains(base: Measurement, one: Measurement, cycle: _Cycle, saved_s: float) -
 
     Of fewer rows fewer tokens are accepted: such a lever may lose, and then it is none.
     """
-    before, after = _accepted(base), _accepted(one)
+    before, after = (_yields(each, rest_s=_forecast.rest_s(base)) for each in (base, one))
     if before is None or after is None or before == after or saved_s >= cycle.seconds:
         return []
     left_s = cycle.seconds - saved_s
@@ -225,16 +262,16 @@ def _rates(gains: Sequence[float], one: Measurement, cycle: _Cycle, saved_s: flo
     if not gains:
         return cycle.gain(saved_s, (one,))
     words = " to ".join(dict.fromkeys(f"{gain:+.1f}" for gain in gains))
-    return _marks.derived(words, (*cycle.records, one), "accepted / (cycle - saved)")
+    return cycle.marked(words, (one,))
 
 
-def _accepted(one: Measurement) -> tuple[float, float] | None:
-    """Return the least and the most tokens of a pass: its rates times the cycle they are of."""
-    now_s, share = number(one.dims, "alone_s"), number(one.method, "share")
+def _yields(one: Measurement, *, rest_s: float) -> tuple[float, float] | None:
+    """Return the least and the most tokens of a cycle: its rates times the cycle they are of."""
+    pass_s = number(one.dims, "alone_s")
     least, most = (number(one.dims, f"alone_{end}_tokens_per_s") for end in ("least", "most"))
-    if now_s is None or least is None or most is None or share is not None:
+    if pass_s is None or least is None or most is None:
         return None
-    return round(least * now_s, 6), round(most * now_s, 6)
+    return round(least * (pass_s + rest_s), 6), round(most * (pass_s + rest_s), 6)
 
 
 def _confirm(one: Measurement, subject: Subject) -> str:

@@ -68,8 +68,10 @@ def nearest(
 
 
 def _rows(subject: Subject) -> int:
-    rows = subject.dim("rows")
-    return int(rows) if isinstance(rows, int | float) else _USUAL_ROWS
+    """Return the rows of all requests: a message holds them all."""
+    rows, requests = subject.dim("rows"), subject.dim("requests")
+    each = int(rows) if isinstance(rows, int | float) else _USUAL_ROWS
+    return each * requests if isinstance(requests, int) else each
 
 
 def _counts(subject: Subject, one: Measurement, found: Collected) -> bool:

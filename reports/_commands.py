@@ -5,6 +5,7 @@ from reports._subject import Subject
 from verifyscope.records import Value
 
 SPECULATION = "python -m reports.speculation --from RUN"
+DIAGNOSE = "python -m verifyscope.diagnose --model MODEL --tp N"
 INGEST = "python -m ingest SERVER.log"
 
 
@@ -17,12 +18,18 @@ def replay(subject: Subject, where: str = "--device cuda") -> str:
         for name, value in words.items()
         if value is not None or name in named
     ]
+    requests = _known(subject, "requests")
+    if isinstance(requests, int) and requests > 1:
+        given.append(f"--requests {requests}")
     return code(f"python -m graphs.replay {' '.join(given)} {where}")
 
 
 def sweep(subject: Subject) -> str:
     """Return the command that measures all-reduces of the pass on this host."""
     model, tp, rows = (_known(subject, name) for name in ("model", "tp", "rows"))
+    requests = _known(subject, "requests")
+    if isinstance(rows, int) and isinstance(requests, int):
+        rows *= requests  # a message holds the rows of all requests
     if model is None or tp is None:
         return code("python -m collectives.sweep")
     tokens = f" --tokens {rows}" if rows is not None else ""

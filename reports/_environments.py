@@ -95,6 +95,15 @@ def machine(environment: Environment) -> str:
     return f"{text(environment.processor)}, {environment.cores:,} cores, no GPU"
 
 
+def named(environment: str, found: Collected, *, lettered: bool = True) -> str:
+    """Return the machine of an environment, `lettered` where there are several."""
+    known = found.environments.get(environment)
+    if known is None:
+        return "a machine that no record describes"
+    letter = f"{found.letter(environment)}: " if lettered and len(found.environments) > 1 else ""
+    return letter + machine(known)
+
+
 def _by_value(name: str, every: AllFacts) -> list[tuple[str, str, str]]:
     letters: dict[str, list[str]] = {}
     for letter, one in every.items():

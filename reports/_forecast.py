@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from reports import _budget, _marks, _text
 from reports._markdown import table, text
 from reports._text import NOT_KNOWN, plural
-from verifyscope import predictions, units
+from verifyscope import predictions, speculation, units
 from verifyscope.records import Measurement, Value
 
 _MODES = {
@@ -96,7 +96,7 @@ def timeline_facts(one: Forecast) -> list[str]:
         bound = _text.divided(_dim(eager, "busy_s"), _dim(eager, "launches"))
         if bound:
             lines.append(
-                f"From {_text.duration(bound)} a launch on the host is slower than the device; "
+                f"From {_text.duration(bound)} a launch on, the host is slower than the device; "
                 f"with quicker launches a graph gives nothing here."
             )
     slow, jitter = _dim(first, "slow_rank"), _dim(first, "jitter_s")
@@ -156,6 +156,15 @@ def steps(one: Forecast) -> list[tuple[str, float]]:
 def base(one: Forecast) -> Measurement | None:
     """Return the pass as it is, against which levers are held."""
     return next((lever for lever in one.levers if lever.dims.get("number") == 0), None)
+
+
+def rest_s(base: Measurement | None) -> float:
+    """Return draft and host of a cycle, of which the pass is a known share; 0 of a pass alone."""
+    pass_s = None if base is None else _dim(base, "alone_s")
+    share = None if base is None else base.method.get("share")
+    if not pass_s or not isinstance(share, int | float) or not 0 < share <= 1:
+        return 0.0
+    return speculation.cycle_s(pass_s, share=share) - pass_s
 
 
 def _worth(lever: Measurement, name: str) -> tuple[str, str, str]:

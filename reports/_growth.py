@@ -60,8 +60,8 @@ def _axis_table(curves: Sequence[Curve], found: Collected, above: float) -> str:
         cells = (
             _text.median(curve.by_tokens[1]),
             *ratios,
-            _verify.fitted(curve, _signed(base)),
-            _verify.fitted(curve, _signed(slope)),
+            _verify.fitted(curve, _text.duration(base)),
+            _verify.fitted(curve, _text.duration(slope)),
             _floors(curve),
         )
         point = _verify.differing(curve, curves)
@@ -184,12 +184,6 @@ def time(one: Measurement) -> str:
     if one.source != "predicted" or "node_s" in one.method or not isinstance(nodes, int):
         return time
     return f"{time} + {nodes} launch{'' if nodes == 1 else 'es'}"
-
-
-def _signed(seconds: float | None) -> str:
-    if seconds is None or seconds >= 0:
-        return _text.duration(seconds)
-    return f"-{_text.duration(-seconds)}"
 
 
 def _floors(curve: Curve) -> str:

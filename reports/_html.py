@@ -28,7 +28,7 @@ from verifyscope.records import Measurement
 PAGE = "report.html"
 _REPORT, _DOCUMENT = "report.html.j2", "document.html.j2"
 MOST_BYTES = 6_000_000
-_PACKED = "\ue010"  # no record's text can hold it
+_PACKED = "\ue012"  # no record's text can hold it
 _HERE = Path(__file__).parent
 _OWN_IDS = (
     "one-pass",

@@ -12,7 +12,7 @@ the same number of requests; else of a file that was read by the same command an
 system (`reports._systems`): logs of several are not put together.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from reports import _systems
@@ -24,6 +24,7 @@ from verifyscope.records import Measurement
 _TABLE = "component table"
 _PASS_DIMS = ("model", "tp", "context", "layers", "all_reduce", "outside")
 _GIVEN = "given"
+_SYSTEM = "system"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +92,7 @@ class OperatingPoint:
 
 def points(found: Collected) -> list[OperatingPoint]:
     """Return every operating point, by file or pass and then by requests."""
-    records = [one for one in (*found.kernels, *found.passes) if one.median_s]
-    known = _Known(records=records, plains=list(plain_steps(records)), systems=_systems.of(records))
+    known = _known([one for one in (*found.kernels, *found.passes) if one.median_s])
     made = [*_cycles(known), *_tables(known), *_passes(found, known)]
     return sorted(
         made,
@@ -108,11 +108,26 @@ def points(found: Collected) -> list[OperatingPoint]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """All records, the plain steps among them, and the systems of their files."""
+    """All records, the plain steps among them, and the systems of their files.
+
+    plains: the first of each group, and of each system, at each load; given: those of a person.
+    """
 
     records: Sequence[Measurement]
-    plains: Sequence[PlainStep]
+    plains: Mapping[Hashable, PlainStep]
+    given: Sequence[PlainStep]
     systems: Systems
+
+
+def _known(records: Sequence[Measurement]) -> _Known:
+    systems, every = _systems.of(records), list(plain_steps(records))
+    plains: dict[Hashable, PlainStep] = {}
+    for one in every:
+        plains.setdefault((one.group, one.requests), one)
+        if one.record.source == "imported" and not one.is_given:
+            plains.setdefault((_SYSTEM, systems.first_file(one.record), one.requests), one)
+    given = [one for one in every if one.is_given]
+    return _Known(records=records, plains=plains, given=given, systems=systems)
 
 
 def plain_steps(records: Iterable[Measurement]) -> Iterator[PlainStep]:
@@ -144,27 +159,13 @@ def plain_for(
     loads: tuple[int | None, ...] = (None, 1) if requests is None else (requests,)
     if requests == 1:
         loads = (1, None)
-    usable = [
-        one
-        for one in known.plains
-        if one.seconds > 0
-        and (
-            _is_given(one, record, known.systems)
-            or (
-                one.requests in loads
-                and (one.group == group or _together(one, record, requests, known.systems))
-            )
-        )
-    ]
-    return min(
-        usable,
-        key=lambda one: (
-            not one.is_given,
-            one.group != group,
-            loads.index(one.requests) if one.requests in loads else 0,
-        ),
-        default=None,
-    )
+    given = next((one for one in known.given if _is_given(one, record, known.systems)), None)
+    if given is not None:
+        return given
+    keys: list[Hashable] = [(group, load) for load in loads]
+    if _may_be_of_others(record, requests, known.systems):
+        keys += [(_SYSTEM, known.systems.first_file(record), load) for load in loads]
+    return next((known.plains[key] for key in keys if key in known.plains), None)
 
 
 def _is_given(plain: PlainStep, other: Measurement, systems: Systems) -> bool:
@@ -174,17 +175,14 @@ def _is_given(plain: PlainStep, other: Measurement, systems: Systems) -> bool:
     return plain.is_given and same and systems.speculating(other) < 2
 
 
-def _together(plain: PlainStep, other: Measurement, requests: int | None, systems: Systems) -> bool:
-    """Say whether two records were read by one command and are of one system.
+def _may_be_of_others(one: Measurement, requests: int | None, systems: Systems) -> bool:
+    """Say whether the plain step of a record may be of another file of its system and command.
 
-    Where the load is not said, it must have read just these two files of that system.
+    Where the load is not said, these must be just two files.
     """
-    if not plain.record.source == other.source == "imported" or plain.is_given:
+    if one.source != "imported":
         return False
-    files = systems.files_with(other)
-    if requests is None and len(files) > 2:
-        return False
-    return plain.group in files
+    return requests is not None or len(systems.files_with(one)) <= 2
 
 
 def _cycles(known: _Known) -> Iterator[OperatingPoint]:
@@ -195,7 +193,7 @@ def _cycles(known: _Known) -> Iterator[OperatingPoint]:
         yield OperatingPoint(
             name=f"{_systems.place(one)}, {one.case}",
             system=known.systems.words(one),
-            group=known.systems.files_with(one),
+            group=known.systems.first_file(one),
             seconds=one.median_s or 0.0,
             is_cycle=True,
             requests=requests,
@@ -207,28 +205,47 @@ def _cycles(known: _Known) -> Iterator[OperatingPoint]:
         )
 
 
+@dataclass(slots=True)
+class _Table:
+    """What a file with a component table says: its longest verify and cycle, its fastest run."""
+
+    verify: Measurement | None = None
+    cycle_s: float = 0.0
+    tokens_per_s: float = 0.0
+
+    def take(self, one: Measurement) -> None:
+        seconds, rate = one.median_s or 0.0, one.method.get("by_token_tok_s")
+        if one.part == "generation":
+            if one.mode != "decode" and isinstance(rate, int | float):
+                self.tokens_per_s = max(self.tokens_per_s, rate)
+        elif one.implementation == _TABLE and one.part == "cycle":
+            self.cycle_s = max(self.cycle_s, seconds)
+        elif one.implementation == _TABLE and one.part == "forward" and one.mode == "verify":
+            self.verify = max(self.verify or one, one, key=lambda row: row.median_s or 0.0)
+
+
 def _tables(known: _Known) -> Iterator[OperatingPoint]:
-    """Yield the cycle of each component table: of a file the verify that is longest."""
-    verifies: dict[tuple[object, ...], Measurement] = {}
+    """Yield the cycle of each component table."""
+    tables: dict[tuple[object, ...], _Table] = {}
     for one in known.records:
-        if one.implementation == _TABLE and one.part == "forward" and one.mode == "verify":
-            longest = verifies.get(_systems.file(one))
-            if longest is None or (longest.median_s or 0) < (one.median_s or 0):
-                verifies[_systems.file(one)] = one
-    for file, verify in verifies.items():
-        seconds, is_cycle = _cycle_s(verify, file, known.records)
+        tables.setdefault(_systems.file(one), _Table()).take(one)
+    for file, table in tables.items():
+        verify = table.verify
+        if verify is None:
+            continue
+        seconds, is_cycle = _cycle_s(table, verify)
         stated = _acceptance(verify.dims.get("acceptance"))
-        implied = _implied(file, known.records, seconds) if is_cycle and stated is None else None
+        implied = _acceptance(table.tokens_per_s * seconds) if is_cycle else None
         yield OperatingPoint(
             name=f"{_systems.place(verify)}, {verify.case}",
             system=known.systems.words(verify),
-            group=known.systems.files_with(verify),
+            group=known.systems.first_file(verify),
             seconds=seconds,
             is_cycle=is_cycle,
             requests=None,
             rows=None,
             accepted=stated or implied,
-            is_implied=implied is not None,
+            is_implied=stated is None and implied is not None,
             plain=plain_for(verify, None, file, known),
             record=verify,
         )
@@ -259,34 +276,14 @@ def _passes(found: Collected, known: _Known) -> Iterator[OperatingPoint]:
         )
 
 
-def _cycle_s(
-    verify: Measurement, file: tuple[object, ...], records: Sequence[Measurement]
-) -> tuple[float, bool]:
+def _cycle_s(table: _Table, verify: Measurement) -> tuple[float, bool]:
     """Return the cycle of a table: its own line, else verify / share; else the verify alone."""
     verify_s, share = verify.median_s or 0.0, verify.method.get("share")
-    lines = [
-        one.median_s or 0.0
-        for one in records
-        if one.implementation == _TABLE and one.part == "cycle" and _systems.file(one) == file
-    ]
-    if lines and max(lines) >= verify_s:
-        return max(lines), True
+    if table.cycle_s >= verify_s:
+        return table.cycle_s, True
     if isinstance(share, int | float) and 0 < share <= 1:
         return speculation.cycle_s(verify_s, share=share), True
     return verify_s, False
-
-
-def _implied(
-    file: tuple[object, ...], records: Sequence[Measurement], cycle_s: float
-) -> float | None:
-    """Return the tokens a cycle that the runs of the same file imply."""
-    rates = [
-        one.method.get("by_token_tok_s")
-        for one in records
-        if one.part == "generation" and one.mode != "decode" and _systems.file(one) == file
-    ]
-    known = [rate for rate in rates if isinstance(rate, int | float) and rate > 0]
-    return _acceptance(max(known) * cycle_s) if known else None
 
 
 def _acceptance(value: object) -> float | None:

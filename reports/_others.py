@@ -72,7 +72,7 @@ def series(rows: Iterable[Measurement]) -> list[Series]:
     """Return the series: whole steps first, then by class of the part, then as they were read."""
     groups: dict[tuple[object, ...], list[Measurement]] = {}
     for one in rows:
-        key = (one.op, one.implementation, _file(one), _provenance.system(one))
+        key = (one.op, one.implementation, _provenance.file(one), _provenance.system(one))
         groups.setdefault(key, []).append(one)
     found = [Series(tuple(of_series)) for of_series in groups.values()]
     return sorted(found, key=_order)
@@ -89,7 +89,7 @@ def overview(several: Sequence[Series]) -> str:
             grown(one),
             f"{len(one.rows):,}",
             _over(one),
-            code(_file(one.first)),
+            code(_provenance.file(one.first)),
         )
         for one in several[:MOST_SERIES]
     ]
@@ -104,7 +104,7 @@ def sentences(several: Sequence[Series]) -> list[str]:
         of_op = [one for one in several if one.first.op == op and one.axis == "rows"]
         ratios = [pair for one in of_op for pair in _pairs(one)]
         if ratios:
-            files = dict.fromkeys(code(_file(one.first)) for one in of_op)
+            files = dict.fromkeys(code(_provenance.file(one.first)) for one in of_op)
             lines.append(
                 f"{code(op)}, imported from {_text.listed(files, most=2)}: a verify of "
                 f"{_USUAL_T} tokens takes {_ratio(ratios)} times as long as a step of one, "
@@ -117,7 +117,7 @@ def files(several: Sequence[Series]) -> list[FileView]:
     """Return the tables of each file."""
     groups: dict[str, list[Series]] = {}
     for one in several:
-        groups.setdefault(_file(one.first), []).append(one)
+        groups.setdefault(_provenance.file(one.first), []).append(one)
     return [_file_view(name, of_file) for name, of_file in groups.items()]
 
 
@@ -155,10 +155,6 @@ def _order(one: Series) -> tuple[int, int]:
     if part in _WHOLE:
         return 0, _WHOLE.index(part)
     return 1, CLASSES.index(class_of(part))
-
-
-def _file(one: Measurement) -> str:
-    return one.origin.file if one.origin else "a file that no record names"
 
 
 def _fixed(one: Measurement, axis: str | None) -> tuple[object, ...]:

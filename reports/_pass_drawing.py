@@ -160,20 +160,29 @@ def _hatch(name: str, place: str) -> str:
 
 
 def _legend(modes: Sequence[_Mode]) -> str:
-    """Return each colour with its seconds, for whom no colour and no pointer says them."""
-    known: dict[str, float] = {}
+    """Return each colour with its seconds, for whom no colour and no pointer says them.
+
+    Where modes differ in one, from the least to the most.
+    """
+    known: dict[str, list[float]] = {}
     for one in modes:
         for name, seconds in one.device:
-            known.setdefault(name, seconds)
-    if any(one.host_s is not None for one in modes):
-        known[_HOST] = next(one.host_s for one in modes if one.host_s is not None)
+            known.setdefault(name, []).append(seconds)
+    host = [one.host_s for one in modes if one.host_s is not None]
+    if host:
+        known[_HOST] = host
     place = 'width="20" height="14"'
     items = "".join(
         f'<li><svg width="20" height="14" aria-hidden="true"><rect {place} fill="{_colour(name)}" '
-        f'stroke="#555"/>{_hatch(name, place)}</svg> {escape(name)} {_text.duration(seconds)}</li>'
-        for name, seconds in known.items()
+        f'stroke="#555"/>{_hatch(name, place)}</svg> {escape(name)} {_span(several)}</li>'
+        for name, several in known.items()
     )
     return f'<ul class="legend">{items}</ul>'
+
+
+def _span(several: Sequence[float]) -> str:
+    ends = dict.fromkeys(_text.duration(end) for end in (min(several), max(several)))
+    return " to ".join(ends)
 
 
 def _colour(name: str) -> str:

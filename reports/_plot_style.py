@@ -69,7 +69,6 @@ _TITLE_LINE = 0.17  # inches
 _LABEL_WIDTH, _LABEL_LINES = 104, 2
 _NAME_WIDTH = 30
 _SMALL = 8
-_SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def class_colour(name: str) -> str:
@@ -239,8 +238,8 @@ def names(axes: Axes, labels: Sequence[str], *, lines: int = 3) -> None:
 
 def seconds(axis: Axis, words: str, *, most: float) -> None:
     """Label a linear axis of time that shows at most `most` seconds, and its ticks."""
-    unit = units.seconds(most).partition(" ")[2] if most else "s"
-    axis.set_major_formatter(lambda at, _: f"{at / _SCALES[unit]:.6g}")
+    unit, scale = units.unit_of(most)
+    axis.set_major_formatter(lambda at, _: f"{at / scale:.6g}")
     axis.set_label_text(f"{words} [{unit}]")
 
 

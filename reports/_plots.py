@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reports import _plot_style as style
+from reports import _text
 from verifyscope import units
 from verifyscope.records import Source
 
@@ -131,7 +132,7 @@ def waterfall(
             whole = at == 0
             low, high = (0.0, after) if whole else sorted((before, after))
             style.step(axes, at, (low, high), is_more=None if whole else after > before)
-            change = "" if whole else f" ({_signed(after - before)})"
+            change = "" if whole else f" ({_text.change(after - before)})"
             style.say(axes, f"{units.seconds(after)}{change}", high, at)
             before = after
         if floor_s is not None:
@@ -143,12 +144,6 @@ def waterfall(
         style.heading(axes, title)
 
     style.save(path, draw, height=0.9 + 0.34 * len(steps))
-
-
-def _signed(seconds: float) -> str:
-    if not seconds:
-        return "no change"
-    return f"{'+' if seconds > 0 else '-'}{units.seconds(abs(seconds))}"
 
 
 def _draw_bar(axes: Axes, bar: Bar, *, at: int, longest: float) -> None:

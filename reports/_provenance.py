@@ -51,13 +51,13 @@ def sentence(shown: Sequence[Measurement], found: Collected) -> str:
     """Return on which machines, from which files and for which GPUs these records are."""
     measured = dict.fromkeys(one.environment for one in shown if one.source == "measured")
     files = dict.fromkeys(
-        code(one.origin.file) if one.origin else "a file that no record names"
-        for one in shown
-        if one.source == "imported"
+        code(file(one)) if one.origin else file(one) for one in shown if one.source == "imported"
     )
     words = []
     if measured:
-        words.append(f"measured on {_text.listed(_machine(name, found) for name in measured)}")
+        words.append(
+            f"measured on {_text.listed(_environments.named(one, found) for one in measured)}"
+        )
     if files:
         words.append(f"imported from {_text.listed(files, most=_MOST_FILES)}{_on(shown)}")
     gpus = dict.fromkeys(
@@ -69,6 +69,11 @@ def sentence(shown: Sequence[Measurement], found: Collected) -> str:
         words.append(f"predicted for {_text.listed(map(text, gpus))}, measured by nobody")
     line = "; ".join(words)
     return f"{line[:1].upper()}{line[1:]}." if line else ""
+
+
+def file(one: Measurement) -> str:
+    """Return the file that a record was read from, as plain text."""
+    return one.origin.file if one.origin else "a file that no record names"
 
 
 def system(one: Measurement) -> str:
@@ -84,11 +89,3 @@ def _on(shown: Sequence[Measurement]) -> str:
     named = dict.fromkeys(system(one) for one in shown if one.source == "imported")
     words = _text.listed((text(words) for words in named if words), most=_MOST_GPUS)
     return f" (on {words})" if words else ""
-
-
-def _machine(name: str, found: Collected) -> str:
-    environment = found.environments.get(name)
-    if environment is None:
-        return "a machine that no record describes"
-    letter = f"{found.letter(name)}: " if len(found.environments) > 1 else ""
-    return letter + _environments.machine(environment)

@@ -90,9 +90,10 @@ def _maps(shown: Sequence[OperatingPoint], folder: Folder) -> list[str]:
                 f"![Acceptance against the time of a cycle{words}, with break-even lines]({name})"
             )
     if parts and len(by_system) > len(parts):
-        parts.append(
-            "A map holds points of one system; of the others in the table no plain step is known."
-        )
+        why = "of the others in the table no plain step is known"
+        if len(judged) > _MOST_MAPS:
+            why = f"{len(judged) - _MOST_MAPS} more have a plain step and stand in the table alone"
+        parts.append(f"A map holds points of one system; {why}.")
     return parts
 
 

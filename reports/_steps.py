@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from reports import _text
 from verifyscope.records import Measurement, Source
 
 _SMALL = 0.01  # of the whole: a step of less has no line of its own
@@ -81,8 +80,3 @@ def _together(one: Step, small: Step) -> Step:
 
 def _others(small: Step) -> str:
     return "other classes: bytes and flops" if small.kind == "floor" else "other classes"
-
-
-def signed(seconds: float) -> str:
-    """Return a time that may be below zero."""
-    return _text.duration(seconds) if seconds >= 0 else f"-{_text.duration(-seconds)}"

@@ -164,7 +164,9 @@ def _account_table(case: Case, whole: Measurement) -> str:
             )
         )
     columns = ("isolated", "marginal", "in_context")
-    sums = [_marks.told(_duration(_number(whole, name)), whole, name) for name in _sums(columns)]
+    sums = [
+        _marks.told(_text.duration(_number(whole, name)), whole, name) for name in _sums(columns)
+    ]
     lines.append(("**sum**", "", *sums, ""))
     lines.append(("**whole**", "", *[_text.median(whole)] * 3, ""))
     unexplained = [_unexplained(whole, f"{name}_unexplained_s") for name in columns]
@@ -246,7 +248,7 @@ def _classes_table(case: Case) -> str:
                     text(str(seen.method.get("by", NOT_KNOWN))),
                     _text.median(seen),
                     _marks.derived(_text.duration(told), inside, "sum of the parts in context"),
-                    _marks.derived(_duration(apart), [seen, *inside], "time - its parts"),
+                    _marks.derived(_text.duration(apart), [seen, *inside], "time - its parts"),
                     str(seen.method.get("kernels", NOT_KNOWN)),
                 )
             )
@@ -288,13 +290,7 @@ def _number(row: Measurement, name: str) -> float | None:
 
 
 def _seconds(row: Measurement, name: str) -> str:
-    return _marks.told(_duration(_number(row, name)), row, name)
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None or seconds >= 0:
-        return _text.duration(seconds)
-    return f"-{_text.duration(-seconds)}"
+    return _marks.told(_text.duration(_number(row, name)), row, name)
 
 
 def _signed(row: Measurement | None, name: str) -> str:
@@ -302,9 +298,9 @@ def _signed(row: Measurement | None, name: str) -> str:
     if row is None:
         return NOT_KNOWN
     middle, low, high = (_number(row, f"{name}{end}") for end in ("_s", "_low_s", "_high_s"))
-    words = _duration(middle)
+    words = _text.duration(middle)
     if low is not None and high is not None:
-        words += f" ({_duration(low)} to {_duration(high)})"
+        words += f" ({_text.duration(low)} to {_text.duration(high)})"
     return _marks.told(words, row, f"{name}_s")
 
 
@@ -312,7 +308,7 @@ def _between(row: Measurement, name: str) -> str:
     low, high = (_number(row, f"{name}{end}") for end in ("_low_s", "_high_s"))
     if low is None or high is None:
         return NOT_KNOWN
-    return _marks.told(f"{_duration(low)} to {_duration(high)}", row, name)
+    return _marks.told(f"{_text.duration(low)} to {_text.duration(high)}", row, name)
 
 
 def _share(part: Measurement | None, whole: Measurement) -> str:
@@ -327,7 +323,7 @@ def _unexplained(whole: Measurement, name: str) -> str:
     share = _text.divided(seconds, whole.median_s)
     if share is None:
         return NOT_KNOWN
-    return _marks.told(f"{_duration(seconds)} ({share * 100:+.0f} %)", whole, name)
+    return _marks.told(f"{_text.duration(seconds)} ({share * 100:+.0f} %)", whole, name)
 
 
 def headline(shown: Iterable[Case]) -> list[str]:

@@ -2,8 +2,9 @@
 
 In this order: a whole pass that was measured on GPUs, with the prediction of the same pass; what is
 predicted of a pass, with how long somebody saw it take; what others timed; a stub that was shrunk
-to fit a CPU, or some layers of a model, which are no time of it. A time that a log has belongs to a
-prediction only where it is the time that the prediction was held against, or names its system.
+to fit a CPU, or some layers of a model, which are no time of it. A verify that a log has belongs to
+a prediction only where its time is the one that the prediction was held against, and the log names
+no other system.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from reports import _budget, _forecast
 from reports._collected import Collected
 from reports._forecast import Forecast
-from verifyscope import hardware, passes
+from verifyscope import hardware, passes, systems
 from verifyscope.records import Measurement, Value
 
 _USUAL_ROWS = 4
@@ -143,6 +144,16 @@ def _is_of(measured: Measurement, one: _budget.Pass, found: Collected) -> bool:
     return known is not None and known.name == words.get("gpu")
 
 
+def _may_be_of(log: Measurement, words: Mapping[str, Value]) -> bool:
+    """Say whether a log names neither other rows nor another model or TP than a prediction."""
+    model, tp = words.get("model"), words.get("tp")
+    mine = systems.System(
+        model=model if isinstance(model, str) else None, tp=tp if isinstance(tp, int) else None
+    )
+    same_rows = log.dims.get("rows", words.get("rows")) == words.get("rows")
+    return same_rows and systems.apart(systems.of_record(log), mine) is None
+
+
 def _order(
     one: _budget.Pass, wholes: Mapping[str, Forecast]
 ) -> tuple[bool, bool, float, float, float]:
@@ -162,20 +173,32 @@ def _observed(
     one: _budget.Pass, forecast: Forecast | None, theirs: Sequence[Measurement]
 ) -> Observed | None:
     """Return the time that the prediction was held against; of a log where it is that time."""
-    held = next(iter(forecast.excess), None) if forecast is not None else None
-    seconds = None if held is None else number(held.dims, "observed_s")
-    if held is None or seconds is None:
+    found = None if forecast is None else _held_against(forecast)
+    if found is None:
         return None
-    rows = dict(one.words).get("rows")
+    seconds, held = found
     same = [
         log
         for log in theirs
-        if log.median_s is not None
+        if log.op == "verify"
+        and log.median_s is not None
         and abs(log.median_s - seconds) <= _ALIKE * seconds
-        and log.dims.get("rows", rows) == rows
+        and _may_be_of(log, dict(one.words))
     ]
     if len(same) == 1 and same[0].median_s is not None:
         place = "a log" if same[0].origin is None else same[0].origin.file
         return Observed(seconds=same[0].median_s, record=same[0], by=f"imported from {place}")
     by = str(held.method.get("observed", "given"))
     return Observed(seconds=seconds, record=held, by=f"observed: {by}")
+
+
+def _held_against(forecast: Forecast) -> tuple[float, Measurement] | None:
+    """Return the time that a prediction was held against; one that is shorter left no excess."""
+    excess, base = next(iter(forecast.excess), None), _forecast.base(forecast)
+    if excess is not None:
+        seconds = number(excess.dims, "observed_s")
+        return None if seconds is None else (seconds, excess)
+    if base is None or base.method.get("now") != "observed" or base.dims.get("alone_held") is True:
+        return None
+    seconds = number(base.dims, "alone_s")
+    return None if seconds is None else (seconds, base)

@@ -24,7 +24,8 @@ def title(subject: Subject, found: Collected) -> str:
         return f"{model} on a CPU: a verify{of_rows} (measured{stub})"
     if best is not None:
         real = "" if subject.is_whole else ", not of all layers"
-        return f"{_named(subject, _machine(best, found))} (measured{real})"
+        machine = _environments.named(best.environment, found, lettered=False)
+        return f"{_named(subject, machine)} (measured{real})"
     if subject.predicted is not None:
         seen = subject.observed
         known = "predicted" if seen is None else f"predicted and {_seen(seen.record)}"
@@ -143,20 +144,5 @@ def _files(found: Collected) -> list[str]:
 
 
 def _machines(measured: Iterable[Measurement], found: Collected) -> list[str]:
-    several = len(found.environments) > 1
-    names = []
-    for name in dict.fromkeys(one.environment for one in measured):
-        known = found.environments.get(name)
-        if known is None:
-            names.append("a machine that no record describes")
-        else:
-            letter = f"{found.letter(name)}: " if several else ""
-            names.append(letter + _environments.machine(known))
-    return list(dict.fromkeys(names))
-
-
-def _machine(one: Measurement, found: Collected) -> str:
-    known = found.environments.get(one.environment)
-    if known is None:
-        return "a machine that no record describes"
-    return _environments.machine(known)
+    environments = dict.fromkeys(one.environment for one in measured)
+    return list(dict.fromkeys(_environments.named(one, found) for one in environments))

@@ -15,7 +15,6 @@ from reports._kernels import known_columns
 from reports._markdown import code, text
 from reports._sweep import Series
 from reports._text import NOT_KNOWN, plural
-from verifyscope.records import Measurement
 
 MOST_SERIES = 100
 MOST_FILES = 20
@@ -43,7 +42,7 @@ def ordered(series: Sequence[Series], found: Collected) -> list[Series]:
             one.first.op != "all_reduce",
             one.first.ranks not in wanted,
             -(one.first.ranks or 0),
-            _file(one.first),
+            _provenance.file(one.first),
         ),
     )
 
@@ -62,7 +61,7 @@ def files(series: Sequence[Series], found: Collected) -> list[FileView]:
     """Return the tables of each file: one series by all that is known, several side by side."""
     groups: dict[str, list[Series]] = {}
     for one in series:
-        groups.setdefault(_file(one.first), []).append(one)
+        groups.setdefault(_provenance.file(one.first), []).append(one)
     return [_file_view(name, of_file, found) for name, of_file in groups.items()]
 
 
@@ -88,7 +87,7 @@ def _line(one: Series, found: Collected) -> tuple[str, ...]:
         _largest_busbw(one),
         ", ".join(f"**{text(flag)}**" for flag in _sweep.shared_flags(one)),
         _on(one, found),
-        code(_file(first)) if one.imported else "measured here",
+        code(_provenance.file(first)) if one.imported else "measured here",
         f"{len(sizes):,}",
         f"{sizes[0]:,} to {sizes[-1]:,}" if len(sizes) > 1 else f"{sizes[0]:,}",
     )
@@ -117,10 +116,6 @@ def _largest_busbw(one: Series) -> str:
         return NOT_KNOWN
     rate, row = max(known, key=lambda pair: pair[0])
     return _marks.derived(_text.rate(rate), [row], "bytes / time x factor")
-
-
-def _file(one: Measurement) -> str:
-    return one.origin.file if one.origin else "a file that no record names"
 
 
 def _file_view(name: str, of_file: Sequence[Series], found: Collected) -> FileView:

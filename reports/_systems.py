@@ -21,13 +21,17 @@ _ENGINES = ("sglang", "vllm")
 class Systems:
     """The files of each system, and what these name of it; a file that is not here is alone."""
 
-    groups: dict[File, frozenset[File]]
+    groups: dict[File, tuple[File, ...]]
     named: dict[File, str]
-    verifying: frozenset[File]
+    speculating_by: dict[File, int]
 
-    def files_with(self, one: Measurement) -> frozenset[File]:
+    def files_with(self, one: Measurement) -> tuple[File, ...]:
         """Return the files of the system that a record is of, its own among them."""
-        return self.groups.get(file(one), frozenset({file(one)}))
+        return self.groups.get(file(one), (file(one),))
+
+    def first_file(self, one: Measurement) -> File:
+        """Return what stands for the system that a record is of."""
+        return self.files_with(one)[0]
 
     def words(self, one: Measurement) -> str:
         """Return "glm-5.1, vllm, tp 8", or "" where its files name nothing."""
@@ -35,7 +39,7 @@ class Systems:
 
     def speculating(self, one: Measurement) -> int:
         """Return how many systems speculate in what the command of a record read."""
-        return len({self.groups[each] for each in self.verifying if each[2:] == file(one)[2:]})
+        return self.speculating_by.get(file(one)[2:], 0)
 
 
 def of(records: Iterable[Measurement]) -> Systems:
@@ -45,27 +49,29 @@ def of(records: Iterable[Measurement]) -> Systems:
         if one.source == "imported" and one.part in _SERVED and place(one) != COMMAND_LINE:
             files = commands.setdefault(file(one)[2:], {})
             files.setdefault(file(one), []).append(one)
-    groups: dict[File, frozenset[File]] = {}
+    groups: dict[File, tuple[File, ...]] = {}
     named: dict[File, str] = {}
-    for files in commands.values():
+    speculating: dict[File, int] = {}
+    for command, files in commands.items():
         known = {name: _system(of_file) for name, of_file in files.items()}
         for members in _sorted(files, known):
             words = systems.common([known[name] for name in members]).words()
-            groups.update(dict.fromkeys(members, frozenset(members)))
+            groups.update(dict.fromkeys(members, tuple(members)))
             named.update(dict.fromkeys(members, words))
-    verifying = frozenset(
-        name
-        for files in commands.values()
-        for name, of_file in files.items()
-        if any(one.mode == "verify" for one in of_file)
-    )
-    return Systems(groups=groups, named=named, verifying=verifying)
+        speculating[command] = len(
+            {
+                groups[name][0]
+                for name, of_file in files.items()
+                if any(one.mode == "verify" for one in of_file)
+            }
+        )
+    return Systems(groups=groups, named=named, speculating_by=speculating)
 
 
 def which(records: Iterable[Measurement], some: Sequence[Measurement]) -> str:
     """Return of how many systems some of the records are: "of 5 systems"."""
     known = of(records)
-    count = len({known.files_with(one) for one in some})
+    count = len({known.first_file(one) for one in some})
     return f"of {count} systems" if count > 1 else "of one system by their files"
 
 

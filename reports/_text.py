@@ -12,7 +12,6 @@ from verifyscope import units
 from verifyscope.records import Measurement, Value
 
 NOT_KNOWN = "–"
-_SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def divided(numerator: float | None, denominator: float | None) -> float | None:
@@ -24,8 +23,13 @@ def divided(numerator: float | None, denominator: float | None) -> float | None:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time with three digits and its unit."""
+    """Return a time with three digits and its unit; of a difference it may be below zero."""
     return NOT_KNOWN if seconds is None else units.seconds(seconds)
+
+
+def change(seconds: float) -> str:
+    """Return a change with its sign: "+1.20 ms", "-3.00 us", "0"."""
+    return f"{'+' * (seconds > 0)}{units.seconds(seconds)}" if seconds else "0"
 
 
 def interval(median_s: float | None, *, low_s: float | None, high_s: float | None) -> str:
@@ -52,8 +56,8 @@ def timed(record: Measurement | None) -> str:
 
 def span(median_s: float, *, low_s: float, high_s: float) -> str:
     """Return the two ends, with three digits, in the unit that `median_s` prints in."""
-    unit = units.seconds(median_s).partition(" ")[2]
-    low, high = (_three_digits(end / _SCALES[unit]) for end in (low_s, high_s))
+    _, scale = units.unit_of(median_s)
+    low, high = (_three_digits(end / scale) for end in (low_s, high_s))
     return f"{low}{NOT_KNOWN}{high}"
 
 

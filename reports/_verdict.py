@@ -1,12 +1,14 @@
 """The verdict in three sentences: how long a verify takes, what of it could go, whether it pays.
 
+A report of logs alone begins with the finding that they are about (reports/_leading.py).
+
 Each number is from a record and marked as its, and says whether it was measured, imported or
 predicted. All are of the one system that the first screen speaks of (reports/_subject.py); what no
 record knows of it is said, with the command that would find out.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from reports import (
     _commands,
@@ -20,6 +22,7 @@ from reports import (
 )
 from reports._all_reduces import all_reduces
 from reports._collected import Collected
+from reports._leading import leading
 from reports._markdown import code, text
 from reports._operating_points import OperatingPoint
 from reports._subject import Observed, Subject, is_part, is_shrunk, number
@@ -31,6 +34,12 @@ from verifyscope.sweep_conclusion import SweepConclusion
 _ENOUGH = 0.02  # of the pass: what changes less is no lever
 _BREAK_EVEN = ("break-even", "speculation-break-even")
 _NOT_KNOWN = "**not known**"
+_ASKED = (
+    "how long a verify takes",
+    "what of it all-reduces are",
+    "what graph replay would save",
+    "which acceptance pays",
+)
 
 
 def verdict(
@@ -42,13 +51,28 @@ def verdict(
     points: Sequence[OperatingPoint],
 ) -> str:
     """Return the three sentences as Markdown."""
+    takes, pays = _takes(subject, found), _pays(subject, found, points)
     could_go = all_reduces(subject, found, series=series, sweeps=sweeps)
-    sentences = (
-        _takes(subject, found),
-        f"{could_go}; {_replay(subject, found)}",
-        _pays(subject, found, points),
-    )
+    replay = _replay(subject, found)
+    first = leading(subject, found)
+    if first:
+        sentences = [first, *_rest((takes, could_go, replay, pays))]
+    else:
+        sentences = [takes, f"{could_go}; {replay}", pays]
     return _once(" ".join(f"{one[:1].upper()}{one[1:]}." for one in sentences))
+
+
+def _rest(said: Sequence[str]) -> Iterator[str]:
+    """Yield what is known of a pass behind a finding, then what is not, in one sentence."""
+    yield from (one for one in said if _NOT_KNOWN not in one)
+    unknown = [what for one, what in zip(said, _ASKED, strict=True) if _NOT_KNOWN in one]
+    if unknown:
+        *others, last = unknown
+        words = f"{', '.join(others)} and {last} are" if others else f"{last} is"
+        yield (
+            f"{words} {_NOT_KNOWN}: "
+            f"{code(_commands.DIAGNOSE)} measures what it can and predicts the rest"
+        )
 
 
 def _once(sentences: str) -> str:
@@ -76,16 +100,23 @@ def _takes(subject: Subject, found: Collected) -> str:
         return _predicted(subject)
     theirs = subject.imported
     if len(theirs) == 1:
-        return f"a verify{_rows(subject)} took **{_text.median(theirs[0])}** (imported)"
+        what = "a verify" if theirs[0].op == "verify" else "a cycle with a verify"
+        return f"{what}{_rows(subject)} took **{_text.median(theirs[0])}** (imported)"
     if theirs:
         least, most = (end(theirs, key=lambda one: one.median_s or 0.0) for end in (min, max))
         which = text(_systems.which(found.kernels, theirs))
         return (
-            f"{len(theirs)} imported times of verifies, {which}, go from "
+            f"{len(theirs)} imported times of {_whole_names(theirs)}, {which}, go from "
             f"{_text.median(least)} to {_text.median(most)}"
         )
     predict = _commands.replay(subject, "--predict GPU")
     return f"how long a verify takes is {_NOT_KNOWN}: no record is of a whole pass ({predict})"
+
+
+def _whole_names(theirs: Sequence[Measurement]) -> str:
+    ops = {one.op for one in theirs}
+    names = (("verify", "verifies"), ("cycle", "whole cycles"))
+    return " and ".join(name for op, name in names if op in ops)
 
 
 def _measured(subject: Subject, best: Measurement, found: Collected) -> str:
@@ -242,12 +273,16 @@ def _by_prediction(subject: Subject, read: OperatingPoint | None) -> str:
         verify_s, records = seen.seconds, (seen.record, base)
     if verify_s is None:
         return ""
-    least = speculation.break_even_accepted_by_verify(verify_s, plain_token_s=plain_s)
-    even = _marks.derived(_text.ratio(least), records, "verify / plain token")
+    rest_s = _forecast.rest_s(base)
+    least = speculation.break_even_accepted(verify_s + rest_s, plain_token_s=plain_s)
+    how, what = "verify / plain token", ", draft and host not counted"
+    if rest_s:
+        how, what = "verify / share / plain token", ", draft and host counted"
+    even = _marks.derived(_text.ratio(least), records, how)
     shown = "*" if len(records) == 1 else "**"
     return (
         f"acceptance must exceed {shown}{even}{shown} to pay, against {plain} a plain token "
-        f"({by}), draft and host not counted; {known}"
+        f"({by}){what}; {known}"
     )
 
 

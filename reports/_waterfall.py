@@ -14,7 +14,7 @@ from reports import _budget, _marks, _text
 from reports._collected import Collected
 from reports._forecast import Forecast
 from reports._markdown import code, text
-from reports._steps import Step, Waterfall, merged, signed
+from reports._steps import Step, Waterfall, merged
 from reports._subject import Subject, number, same_case
 from verifyscope import passes
 from verifyscope.parts import CLASSES, IDLE, UNEXPLAINED, Class, class_of
@@ -212,7 +212,7 @@ def _unexplained(last: Step, known_s: float, records: tuple[Measurement, ...]) -
         kind="unexplained",
         part=UNEXPLAINED,
         records=records,
-        source=last.source,
+        source=_marks.weakest(records),
         how=f"{last.name}, less the rest",
     )
 
@@ -285,9 +285,9 @@ def _measured_steps(subject: Subject, parts: Sequence[Measurement]) -> Iterator[
             seconds=_seconds(rows) - floor_s,
             kind="collective" if name in _COLLECTIVES else "above",
             part=name,
-            records=rows,
-            source="measured",
-            how="measured, where it stands",
+            records=rows if name not in held else (*rows, *held[name].records),
+            source="measured" if name not in held else "predicted",
+            how=f"measured, where it stands{', less its floor' if name in held else ''}",
         )
 
 
@@ -301,5 +301,5 @@ def _of_rounds(best: Measurement, whole: Measurement) -> Iterator[str]:
         number(whole.method, f"in_context_unexplained{end}") for end in ("_s", "_low_s", "_high_s")
     )
     if left is not None and low is not None and high is not None:
-        words = f"{signed(left)} (95 %: {signed(low)} to {signed(high)})"
+        words = f"{_text.duration(left)} (95 %: {_text.duration(low)} to {_text.duration(high)})"
         yield f"Round by round, {_marks.derived(words, [whole], 'of its method')} are unexplained."

@@ -11,11 +11,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reports import _html, _marks, _provenance
+from reports import _html, _marks, _provenance, _text
 from reports import _plot_style as style
 from reports._collected import Collected
 from reports._markdown import table, text
-from reports._steps import Kind, Step, Waterfall, signed
+from reports._steps import Kind, Step, Waterfall
 from verifyscope import units
 from verifyscope.records import Measurement
 
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 PLOT = "waterfall.png"
 _ALT = "From the floor of a pass to its whole: what each part adds, and what is unexplained"
-_SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _UNEXPLAINED, _WHOLE = "#000000", "#444444"
 _ROW = 20  # pixels
-_BAR = 0.66  # of a row of the plot
 _NARROWEST = 0.15  # percent: what is shorter would not be seen
 _FORMULAS: dict[Kind, str] = {
     "floor": "sum of floor_s x calls",
@@ -95,28 +93,20 @@ def plot(path: Path, one: Waterfall) -> None:
     def draw(axes: Axes) -> None:
         for at, (step, low, high) in enumerate(one.ends()):
             left, length = min(low, high), abs(high - low)
-            hatch = "//" if step.kind == "unexplained" else ""
             axes.barh(
                 at,
                 length,
                 left=left,
-                height=_BAR,
+                height=style.BAR,
                 color=_colour(step),
                 edgecolor="white",
                 linewidth=0,
-                hatch=hatch,
+                hatch="//" if step.kind == "unexplained" else "",
             )
-            axes.barh(at, length, left=left, height=_BAR, **style.border(step.source))
+            axes.barh(at, length, left=left, height=style.BAR, **style.border(step.source))
             if at:
                 axes.plot([low if step.kind != "whole" else high] * 2, [at - 1, at], "k", lw=0.5)
-            axes.annotate(
-                f"{_fixed(step.seconds, one)} {_unit(one)}",
-                (max(low, high), at),
-                xytext=(5, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8,
-            )
+            style.say(axes, f"{_fixed(step.seconds, one)} {_unit(one)}", max(low, high), at)
         style.names(axes, [step.name for step in one.steps], lines=2)
         axes.set_xlim(0, longest * 1.14)
         style.seconds(axes.xaxis, "time of a pass", most=longest)
@@ -127,7 +117,7 @@ def plot(path: Path, one: Waterfall) -> None:
 
 
 def _bar(step: Step, left: float, length: float, one: Waterfall) -> str:
-    said = escape(f"{step.name}: {signed(step.seconds)} ({step.how})")
+    said = escape(f"{step.name}: {_text.duration(step.seconds)} ({step.how})")
     fill = "url(#hatched)" if step.kind == "unexplained" else _colour(step)
     place = f'x="{left * 100:.2f}%" width="{max(length * 100, _NARROWEST):.2f}%"'
     pattern = _PATTERN if step is one.steps[0] else ""
@@ -175,12 +165,12 @@ def _on(one: Waterfall, found: Collected) -> str:
 
 
 def _unit(one: Waterfall) -> str:
-    return units.seconds(one.steps[-1].seconds).partition(" ")[2]
+    return units.unit_of(one.steps[-1].seconds)[0]
 
 
 def _fixed(seconds: float, one: Waterfall) -> str:
     """Return a number in the unit of the whole, with the decimals of its fourth digit."""
-    scale = _SCALES[_unit(one)]
+    _, scale = units.unit_of(one.steps[-1].seconds)
     whole = one.steps[-1].seconds / scale
     decimals = 3 if whole < 10 else 2 if whole < 100 else 1
     return f"{seconds / scale:.{decimals}f}"

@@ -106,8 +106,6 @@ def _fail(found: "Comparison", limits: list[tuple[str, float]]) -> None:
     """Raise `Failure` where a limit is met, `UsageError` where nothing could meet it."""
     if not limits:
         return
-    if not found.matched.timed:
-        raise UsageError("--fail-on has no row to look at: A and B timed none in common")
     changes = [
         (f"{pair.new.last.op}/{pair.new.last.implementation} {pair.new.last.case}", pair.change)
         for pair in found.moved
@@ -121,6 +119,8 @@ def _fail(found: "Comparison", limits: list[tuple[str, float]]) -> None:
     if any(verdict == "lost" for verdict, _ in limits):
         gone = len(found.matched.lost) + len(found.matched.only_old)
         met += [f"rows of A without a time in B: {gone}"] if gone else []
+    if not met and not found.matched.timed:
+        raise UsageError("--fail-on has no row to look at: A and B timed none in common")
     if met:
         others = f" and {len(met) - 1} more" if len(met) > 1 else ""
         raise Failure(f"--fail-on: {met[0]}{others}")

@@ -31,6 +31,9 @@ def main(how: str, size: int = 1) -> None:
     if how == "library": raise OSError("libx.so: cannot open")
     if how == "many":
         for number in range(100_000): print("row", number)
+    if how == "lacks": import nobody.has_this
+    if how == "ours": import reports.nothing
+    if how == "letters": print("23.8\u201324.2 us", os.fsdecode(b"a\\xff.md"))
     if how == "hang":
         import time
         print("started", flush=True)
@@ -57,6 +60,12 @@ def run(*words: str, stdout: int | None = subprocess.PIPE) -> subprocess.Complet
         ("failure", 1, "3 values are wrong"),
         ("interrupt", 130, "interrupted; what was measured is kept"),
         ("folder", 1, "/: is a directory; name a file"),
+        (
+            "lacks",
+            1,
+            "this Python lacks nobody; in the checkout `python -m verifyscope.install here` adds "
+            "what the project needs, and changes nothing that is here",
+        ),
         ("full", 1, "r.jsonl: no space left on device; free some or name another folder"),
     ],
 )
@@ -95,7 +104,9 @@ def test_what_went_well_is_silent_and_exits_0() -> None:
     assert "Do one thing." in shown.stdout
 
 
-@pytest.mark.parametrize(("how", "cause"), [("fault", "KeyError"), ("library", "libx.so")])
+@pytest.mark.parametrize(
+    ("how", "cause"), [("fault", "KeyError"), ("library", "libx.so"), ("ours", "reports")]
+)
 def test_a_fault_of_ours_is_a_plain_traceback(how: str, cause: str) -> None:
     done = run(how)
     assert done.returncode == 1
@@ -128,6 +139,25 @@ def test_a_full_stdout_is_one_line(how: str) -> None:
     assert done.stderr == (
         "python -m program: no space left on device; free some or name another folder\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("encoding", "line"),
+    [
+        ("ascii", b"23.8?24.2 us a?.md"),
+        ("latin-1", b"23.8?24.2 us a?.md"),
+        ("utf-8", "23.8–24.2 us a".encode() + b"\xff.md"),
+    ],
+)
+def test_a_terminal_of_any_encoding_gets_the_output(encoding: str, line: bytes) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "letters"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.splitlines()[1] == line
 
 
 def test_a_closed_stderr_leaves_stdout_to_the_data(
@@ -167,6 +197,44 @@ def test_rows_for_a_person_are_aligned_under_a_header(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     cli.print_rows([("a", "1"), ("long", "2")], header=("op", "n"))
     assert capsys.readouterr().out == "op    n\na     1\nlong  2\n"
+
+
+def test_the_last_column_goes_on_below_itself_in_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "32")
+    rows = [("a", "no device of that kind is here"), ("b", "")]
+    cli.print_rows(rows, header=("op", "reason"))
+    assert capsys.readouterr().out == ("op  reason\na   no device of that kind is\n    here\nb\n")
+    cli.print_rows([("an op of a name", *rows[0][1:])], header=("op", "reason"))
+    assert capsys.readouterr().out == (
+        "op               reason\nan op of a name  no device of that kind is here\n"
+    ), "a column of a few letters would not be read"
+
+
+def test_a_remark_is_one_line_for_a_program_and_fits_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    said = "uneven ranks: one of 8 ranks takes 1.1 times as long"
+    cli.print_remark(said)
+    assert capsys.readouterr().out == f"# {said}\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    cli.print_remark(said)
+    assert capsys.readouterr().out == (
+        "# uneven ranks: one of 8 ranks takes\n#   1.1 times as long\n"
+    )
+
+
+def test_a_finding_for_a_person_is_text_of_the_terminals_width(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    cli.print_finding("found graph-off (sure)", "no CUDA graph at 48 running, 8.85 ms a step", "")
+    assert capsys.readouterr().out == (
+        "found graph-off (sure)\n  no CUDA graph at 48 running, 8.85 ms a\n  step\n"
+    )
 
 
 def test_tables_that_have_rows_stand_apart_by_an_empty_line(

@@ -119,6 +119,19 @@ def test_the_version_that_touches_what_moved_goes_before_those_that_touch_more(
     assert "A hypothesis: version of triton, 3.7.1 in A and 3.8.0 in B" in compared.sentence
 
 
+def test_another_gpu_explains_more_than_the_driver_that_came_with_it(
+    compared: Compared, tmp_path: Path
+) -> None:
+    gpus = tuple(msgspec.structs.replace(one, name="NVIDIA H200") for one in GPU.gpus)
+    today = changed(driver="590.1", gpus=gpus)
+    old = run(tmp_path / "a", YESTERDAY, rows(seed=1, kernels=KERNELS, environment="yesterday"))
+    halved = {name: 0.5 * scale for name, scale in KERNELS.items()}
+    new = run(tmp_path / "b", today, rows(seed=2, kernels=halved, environment="today"))
+    compared.of(old, new)
+    assert [one["name"] for one in compared.data["differences"]] == ["GPU of GPUs 0 to 7", "driver"]
+    assert "A hypothesis: GPU of GPUs 0 to 7, NVIDIA RTX PRO 6000 in A" in compared.sentence
+
+
 def asked(size: int, median_us: float, requested: str | None, got: str) -> Measurement:
     return collective(
         size,

@@ -169,6 +169,22 @@ def test_predictions_are_split_by_class_and_never_called_measured(
     assert len(compared.data["rows"]) == 1
 
 
+def test_what_only_one_prediction_knows_is_no_change(compared: Compared, tmp_path: Path) -> None:
+    def foreseen(experts_us: float, reduce_us: float | None) -> list[Record]:
+        parts = [
+            predicted("routed_experts", experts_us, 60),
+            predicted("all_reduce", reduce_us, 122),
+        ]
+        return [CPU, *parts]
+
+    old = write(tmp_path / "a.jsonl", foreseen(60.0, None))
+    new = write(tmp_path / "b.jsonl", foreseen(70.0, 43.0))
+    compared.of(old, new)
+    assert compared.split() == pytest.approx({"moe": 600e-6})  # 60 calls, 10 us more each
+    (split,) = compared.data["splits"]
+    assert split["what"].endswith(", without all_reduce")
+
+
 def test_a_prediction_that_did_not_change_is_not_what_is_told_first(
     compared: Compared, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.report_sample import CPU, GPU, kernel
@@ -166,6 +167,11 @@ def test_a_single_time_of_a_log_is_taken_where_the_person_gave_none(tmp_path: Pa
     assert more(verify, step) == ["--observed-ms", "29.48", "--plain-ms", "12.12"]
     assert more(verify, step, observed_ms="30") == ["--plain-ms", "12.12"]
     assert more(verify, verify, step) == ["--plain-ms", "12.12"]
+    # A step of more requests, and a verify of another model, are of no pass that was asked about.
+    busy = msgspec.structs.replace(step, dims={"requests": 8})
+    other = msgspec.structs.replace(verify, method={"model": "glm-5.1"})
+    assert more(busy, other) == []
+    assert more(busy, requests=8) == ["--plain-ms", "12.12"]
     assert more(own, measured=True) == ["--measured", "x/records.jsonl"]
     assert more(own) == more(verify, measured=True, observed_ms="30") == []
     folder.records.unlink()

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -98,6 +99,24 @@ def test_what_is_cut_short_by_its_share_is_no_failure(tmp_path: Path) -> None:
     assert run(tmp_path, step("is cut", keeps, limit_s=1.0, may_be_cut=True)) == 0
 
 
+def test_what_a_signal_ends_or_is_just_done_has_kept_its_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_signal = "import signal, time\nsignal.signal(2, signal.SIG_DFL)\ntime.sleep(60)"
+    done = "import sys, time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: sys.exit(0)\n"
+    status = run(
+        tmp_path,
+        step("by a signal", by_signal, limit_s=1.0, may_be_cut=True),
+        step("is done", done, limit_s=1.0, may_be_cut=True),
+        step("may not be cut", by_signal, limit_s=1.0),
+    )
+    assert status == 1
+    rows = [row.split("\t") for row in capsys.readouterr().out.splitlines()[:3]]
+    assert [(row[2], row[0]) for row in rows] == [
+        ("by a signal", "cut"), ("is done", "cut"), ("may not be cut", "failed"),
+    ]  # fmt: skip
+
+
 def test_what_a_step_leaves_of_its_share_is_for_later_ones(tmp_path: Path) -> None:
     said: list[str] = []
     job.run(
@@ -179,7 +198,20 @@ def test_without_a_report_the_records_are_named(
     folder.records.write_text("a line")
     assert _diagnosis_run.run([last], folder=folder, budget_s=9, root=ROOT) == 1
     out = capsys.readouterr().out
-    assert out.endswith("report: none was built; the records are in runs/x/records.jsonl\n")
+    assert out.endswith(
+        "report: none was built; the records are kept: "
+        "python -m reports.build runs/x/records.jsonl\n"
+    )
+
+
+def test_the_report_may_take_longer_than_the_minutes_and_no_other_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = [step("one", "", limit_s=2.0, least_s=2.0), step("report", "", limit_s=3.0)]
+    assert _diagnosis_run.run(steps, folder=Folder(tmp_path, "x"), budget_s=5, root=ROOT) == 0
+    said = capsys.readouterr().err
+    assert "[1/2] one, at most 0:02\n" in said
+    assert re.search(r"\[2/2\] report, at most 1:0[1-5]\n", said)
 
 
 def test_another_encoding_of_the_terminal_loses_no_report(

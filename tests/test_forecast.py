@@ -410,6 +410,7 @@ def test_readme_shows_what_the_command_prints(
     text = readme.partition("## Where the time of a pass goes, before it has run")[2]
     command, *blocks = re.findall(r"(?:^    .*\n)+", text.partition("\n## ")[0], re.MULTILINE)
     monkeypatch.setattr(cli, "is_terminal", lambda stream: True)
+    monkeypatch.setenv("COLUMNS", "400")  # no row of a table goes on below itself
     words = command.split()
     assert words[:3] == ["python", "-m", "graphs.replay"]
     code, out, _ = run([*words[3:], "--records", "r.jsonl"], capsys)

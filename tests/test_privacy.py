@@ -113,6 +113,13 @@ def test_short_numeric_and_product_names_do_not_garble_settings(
     assert redacted("vllm 8 triton") == "vllm 8 triton"
 
 
+def test_a_name_that_names_nobody_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: "root")
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    assert redacted("2 switches, shared root (B)") == "2 switches, shared root (B)"
+    assert redacted("localhost") == "localhost"
+
+
 def test_a_user_without_an_account_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown() -> str:
         raise KeyError("uid not found: 1234")
@@ -192,3 +199,7 @@ def test_paths_in_settings_become_file_names(tmp_path: Path) -> None:
 def test_a_setting_that_names_a_machine_keeps_only_that_it_is_set() -> None:
     given = {"NCCL_HOSTID": "rack7-node", "NCCL_PROTO": "LL"}
     assert settings.in_force(given) == {"NCCL_PROTO": "LL", "NCCL_HOSTID": "<host>"}
+
+
+def test_a_name_in_no_encoding_can_be_written() -> None:
+    assert privacy.redacted("runs/a\udcff.jsonl", relative_paths=True) == "runs/a?.jsonl"

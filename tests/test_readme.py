@@ -31,7 +31,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """Return what runs a command line in an empty folder, as for a person: status and output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "is_terminal", lambda stream: True)
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "400")  # no row of a table goes on below itself
 
     def run(application: typer.Typer, line: str) -> tuple[int, str]:
         program, words = " ".join(line.split()[:3]), shlex.split(line)[3:]

@@ -1,7 +1,9 @@
 """What is written can be read, and what cannot be read says where and why."""
 
+import gzip
 import json
 import math
+import os
 from pathlib import Path
 
 import msgspec
@@ -180,6 +182,58 @@ def test_a_corrupt_line_names_file_and_line(tmp_path: Path, line: bytes, said: s
         list(read([path]))
     assert str(error.value).startswith(f"{path}{said}")
     assert "\n" not in str(error.value)
+
+
+INGEST = "a log, trace or table becomes records by: python -m ingest FILE --records OUT.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"0: 7:7 [0] NCCL INFO AllReduce\n", f"; {INGEST}"),
+        (b"\x00\x01", f"; {INGEST}"),
+        (gzip.compress(encoded(ENVIRONMENT)), ": it is compressed; unpack it with gunzip"),
+        (encoded(ENVIRONMENT).decode().encode("utf-16"), ": it is UTF-16; save it as UTF-8"),
+    ],
+)
+def test_a_file_of_something_else_says_what_to_do(tmp_path: Path, data: bytes, said: str) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(data)
+    with pytest.raises(UsageError) as error:
+        list(read([path]))
+    assert str(error.value) == f"{path}:1: not a record{said}"
+
+
+def test_a_mark_before_the_first_line_is_read_past(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + encoded(ENVIRONMENT) + encoded(measurement()))
+    assert list(read([path])) == [ENVIRONMENT, measurement()]
+
+
+def test_a_pipe_without_a_writer_is_empty_and_one_with_is_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "records.jsonl"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="holds no records"):
+        list(read([pipe]))
+    into = os.open(pipe, os.O_RDWR)
+    reader = iter(Reader(pipe))
+    os.write(into, encoded(ENVIRONMENT))
+    assert next(reader) == ENVIRONMENT
+    os.close(into)
+    assert list(reader) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"median_s": 1e300}, "Expected `float` <= 1000000000.0 - at `$.median_s`"),
+        ({"low_s": 2e-5, "high_s": 1e-5}, "low_s is above high_s"),
+    ],
+)
+def test_a_time_that_can_be_none_is_not_written(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=r"could not be read back|is above") as error:
+        encoded(measurement(**changes))
+    assert said in str(error.value)
 
 
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:

@@ -151,6 +151,30 @@ def test_repeats_of_a_row_are_starts_of_it(compared: Compared, tmp_path: Path) -
     assert (row["change"]["spread_from"], row["change"]["verdict"]) == ("starts", "unsure")
 
 
+def test_a_row_that_two_machines_measured_is_of_the_one_of_most_rows(
+    compared: Compared, tmp_path: Path
+) -> None:
+    h200 = msgspec.structs.replace(
+        GPU, id="h200", gpus=tuple(msgspec.structs.replace(g, name="NVIDIA H200") for g in GPU.gpus)
+    )
+    mixed: list[Record] = [GPU, kernel("own", 24.0), kernel("sdpa", 30.0)]
+    mixed += [h200, kernel("own", 8.0, environment="h200")]
+    old = write(tmp_path / "a.jsonl", mixed)
+    new = write(tmp_path / "b.jsonl", [GPU, kernel("own", 24.0), kernel("sdpa", 30.0)])
+    compared.of(old, new)
+    assert [row["median_a_s"] for row in compared.data["rows"]] == pytest.approx([24e-6, 30e-6])
+    assert "holds rows of several machines: 1 that another measured, too" in compared.notes
+
+
+def test_a_run_that_lost_every_time_fails_on_lost(compared: Compared, tmp_path: Path) -> None:
+    gone = kernel("own", None, status="void", reason="above the ceiling")
+    old = write(tmp_path / "a.jsonl", [GPU, kernel("own", 9.0)])
+    new = write(tmp_path / "b.jsonl", [GPU, gone])
+    compared.of(old, new, "--fail-on", "lost")
+    assert compared.status == 1
+    assert "rows of A without a time in B: 1" in compared.notes
+
+
 def test_what_one_run_alone_has_is_listed_with_the_reason(
     compared: Compared, tmp_path: Path
 ) -> None:

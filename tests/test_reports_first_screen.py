@@ -159,7 +159,9 @@ def test_a_log_is_of_the_prediction_only_where_its_time_is_the_one_it_was_held_a
         "imported",
     )
     assert times(fall(tmp_path, [*lines, a_log(29.1)]))["imported"] == 29_100
-    for other in ([a_log(40.0)], [a_log(29.1), a_log(28.9)], [a_log(29.0, dims={"rows": 8})]):
+    others = ([a_log(40.0)], [a_log(29.1), a_log(28.9)], [a_log(29.0, dims={"rows": 8})])
+    other_model = a_log(29.0, method={"model": "deepseek-r1"})
+    for other in (*others, [other_model]):
         apart, _ = found(tmp_path, [*lines, *other])
         assert apart.observed is not None
         assert apart.observed.by == "observed: given by --observed-ms"
@@ -247,6 +249,11 @@ def test_measured_parts_stand_above_the_floors_of_the_same_pass(tmp_path: Path) 
         "unexplained": 1500,
         "measured": 13_000,
     }
+    above = [step for step in one.steps if "above its floor" in step.name] if one else []
+    # Of a measured time and a predicted floor: no measured time.
+    assert [(step.source, step.how) for step in above] == [
+        ("predicted", "measured, where it stands, less its floor")
+    ] * 2
 
 
 def test_actions_say_what_they_save_of_what_was_seen_known_how_and_confirmed_by(page: Page) -> None:
@@ -256,14 +263,14 @@ def test_actions_say_what_they_save_of_what_was_seen_known_how_and_confirmed_by(
     assert first["worth most, each alone"] == ("find what takes the unexplained time: all-reduces?")
     assert (first["saves"], first["known how"]) == ("up to 18.0 ms", "observed, less the rest")
     # 1 / 11 ms - 1 / 29 ms, and of 4 tokens
-    assert first["tok/s"] == "+56.4 to +225.7"
+    assert first["tok/s"] == "at most +56.4 to +225.7"
     assert first["confirmed by"].startswith(
         "`python -m collectives.sweep --gpus 8 --model kimi-k2.5 --tokens 4`"
     )
     assert (second["worth most, each alone"], second["saves"], second["tok/s"]) == (
         "protocol: 25.0 us",
         "*1.00 ms*",
-        "*+1.2 to +4.9*",
+        "*at most +1.2 to +4.9*",
     )
 
 
@@ -277,6 +284,57 @@ def test_a_known_acceptance_gives_tokens_a_second_before_and_after(page: Page) -
     rows = page.rows("From the floor of its bytes", number=1)
     # The cycle is 29.1 / 0.97 = 30 ms, of which 18.1 ms go
     assert rows[0]["tok/s"] == "60.0 → 151"
+
+
+def with_lines(*, method: dict[str, Value] | None = None, **dims: Value) -> list[Record]:
+    """Return the prediction with more said of each of its records."""
+    return [
+        msgspec.structs.replace(
+            one, dims={**one.dims, **dims}, method={**one.method, **(method or {})}
+        )
+        if isinstance(one, Measurement)
+        else one
+        for one in a_prediction()
+    ]
+
+
+def _of_share(one: Measurement) -> Measurement:
+    """Return a row of what-if of 2 tokens in a cycle with 1.5 ms beside the pass."""
+    alone_s = one.dims["alone_s"]
+    assert isinstance(alone_s, float)
+    rates = {f"alone_{end}_tokens_per_s": 2 / (alone_s + 1.5e-3) for end in ("least", "most")}
+    return msgspec.structs.replace(one, dims={**one.dims, **rates})
+
+
+def test_a_share_that_was_given_is_in_the_break_even_and_in_tokens_a_second(page: Page) -> None:
+    # 11 ms are 0.88 of a cycle of 12.5 ms: 160 tok/s of 2 tokens; the rest of 1.5 ms stays.
+    lines = [
+        _of_share(one) if isinstance(one, Measurement) and one.op == WHAT_IF else one
+        for one in with_lines(method={"share": 0.88, "accepted": 2.0})
+        if getattr(one, "implementation", "") != "fewer rows"
+    ]
+    page.of(lines)
+    (row,) = page.rows("From the floor of its bytes", number=1)
+    assert (row["saves"], row["tok/s"]) == ("*1.00 ms*", "*160 → 174*")  # 2 / 11.5 ms
+    (said, *_) = first_words(page.text)
+    assert "Acceptance must exceed 1.25 to pay" in said  # 12.5 / 10 ms
+    assert "draft and host counted; it is 2.00" in said
+
+
+def test_all_requests_count_in_rates_messages_and_commands(page: Page) -> None:
+    page.of(with_lines(method={"accepted": 2.0}, requests=8))
+    row = page.rows("From the floor of its bytes", number=1)[0]
+    assert row["tok/s"] == "*at most 1450 → 1600*"  # 8 x 2 / 11 and 10 ms, three digits
+    assert "--gpus 8 --model kimi-k2.5 --tokens 32" in page.text
+    assert "--rows 4 --context 8192 --requests 8 --device cuda" in page.text
+
+
+def test_a_time_that_is_shorter_than_predicted_is_told_as_it_was_given(page: Page) -> None:
+    page.of(with_lines(method={"now": "observed", "observed": "given by --observed-ms"}))
+    (said, *_) = first_words(page.text)
+    assert said.startswith("Verdict. A verify of 4 rows took 11.0 ms (observed: given by")
+    steps = page.rows("From the floor of its bytes")
+    assert steps[-1]["adds [ms]"] == "**11.00**"
 
 
 def test_a_graph_that_was_measured_to_be_faster_is_an_action_and_the_predicted_one_is_none(
@@ -341,8 +399,9 @@ def test_the_drawing_of_the_page_says_what_the_table_says(tmp_path: Path) -> Non
     # 18 of 29 ms are unexplained, behind 11 predicted ones
     assert (bars[-2]["x"], bars[-2]["width"]) == ("37.93%", "62.07%")
     assert (bars[-1]["x"], bars[-1]["width"]) == ("0.00%", "100.00%")
-    # What was predicted and what others saw have borders of their own.
-    assert [attrs.get("stroke-dasharray") for attrs in bars] == [*["2 3"] * 5, "6 2", "6 2"]
+    # What was predicted and what others saw have borders of their own; what is left of the two
+    # counts as predicted.
+    assert [attrs.get("stroke-dasharray") for attrs in bars] == [*["2 3"] * 6, "6 2"]
     numbers = [attrs for attrs in drawn.of("a") if attrs["data-r"]]
     assert len(numbers) == 2 * 7 - 1
     assert (tmp_path / _waterfall_view.PLOT).read_bytes().startswith(b"\x89PNG")

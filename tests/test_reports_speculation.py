@@ -322,14 +322,28 @@ def test_given_times_and_the_verdict_become_records(ask: Asked, tmp_path: Path) 
         ("--verify-ms 0", "--verify-ms 0 is not a number above zero"),
         ("--step-ms nan", "--step-ms nan is not a number above zero"),
         ("--cycle-ms inf", "--cycle-ms inf is not a number above zero"),
-        ("--verify-ms 29 --share 97", "--share 97 is not a part of 1; for 97 % give 0.97"),
+        ("--verify-ms 29 --share 97", "--share 97 is not a part of 1 (0.001 to 1); for 97 %"),
         ("--share 0.97", "--share is of a cycle; give --verify-ms or --cycle-ms, too"),
         ("--verify-ms 30 --cycle-ms 20", "a verify of 30 ms is longer than its cycle of 20 ms"),
         (
             "--verify-ms 10 --cycle-ms 20 --share 0.9",
             "verify / cycle is 0.500, --share says 0.9; give two of the three",
         ),
-        ("--accept-length 0.8", "--accept-length 0.8 is below 1; it counts the bonus token"),
+        ("--accept-length 0.8", "--accept-length 0.8 is not 1 to 4096; it counts the bonus token"),
+        (
+            "--verify-ms 1e308 --share 0.1",
+            "--verify-ms 1e+308 is not a number above zero, of 1e-06",
+        ),
+        ("--verify-ms 3 --share 1e-300", "--share 1e-300 is not a part of 1 (0.001 to 1)"),
+        ("--verify-ms 3 --accept-length inf", "--accept-length inf is not 1 to 4096"),
+        (
+            "--verify-ms 3 --accept-rate 0.7 --accept-rate-is step --step-acceptance 0.2 --rows 4",
+            "--accept-rate 0.7 and --step-acceptance 0.2 are the same chance, and disagree",
+        ),
+        (
+            "--base-ms 20 --slope-ms 3 --step-ms 5 --requests 64",
+            "leaves nothing of the plain step of 5 ms of 64 requests for a single one",
+        ),
         ("--accept-length 3.5 --rows 3", "an accept length of 3.5 is not 1 to 3"),
         ("--rows 3 --draft-tokens 3", "--rows 3 and --draft-tokens 3 disagree"),
         ("--rows 1", "--rows 1 is out of range; give 2 to 4096"),
@@ -345,7 +359,7 @@ def test_given_times_and_the_verdict_become_records(ask: Asked, tmp_path: Path) 
         ("--step-acceptance 0.7,x", "--step-acceptance '0.7,x' is not one chance"),
         ("--step-acceptance 0.7,0.7", "that make at most 1 together"),
         ("--base-ms 3", "--base-ms needs --slope-ms"),
-        ("--slope-ms -1", "--slope-ms -1 is below zero or no number"),
+        ("--slope-ms -1", "--slope-ms -1 is neither 0 nor of 1e-06 to 1e+09"),
         ("--slope-ms 1", "of this line only the slope is known"),
         ("--verify-ms 3 --rows 4 --slope-ms 1", "a slope of 1 ms a row leaves nothing"),
         ("--op fused_moe --calls 60", "choose among the times of --from RUN"),
@@ -357,6 +371,29 @@ def test_given_times_and_the_verdict_become_records(ask: Asked, tmp_path: Path) 
 )
 def test_a_question_that_cannot_be_is_one_line(ask: Asked, words: str, said: str) -> None:
     assert said in ask.of(words).refused
+
+
+def test_a_drafter_that_is_never_right_has_chains_of_one_token_and_no_tree(ask: Asked) -> None:
+    for words in ("--step-acceptance 0", "--accept-length 1 --rows 4"):
+        drafts = ask.of(f"{words} --base-ms 2 --slope-ms 1 --draft-step-ms 1").rows("draft")
+        assert {cells[0] for cells in drafts} == {"chain"}
+        # 1 token in base + slope x 2 rows + 1 step = 5 ms: 200 a second, the best there is.
+        assert drafts[0][:6] == ["chain", "1", "1", "1.00", "5.00 ms", "200.0"]
+        assert drafts[0][6].endswith("best chain")
+
+
+def test_a_length_and_a_chance_that_disagree_are_told(ask: Asked) -> None:
+    line = "--rows 4 --base-ms 20 --slope-ms 1 --accept-length 2"
+    ask.of(f"{line} --step-acceptance 0.5")  # 1 + 0.5 + 0.25 + 0.125
+    assert "a chain of 3 at 0.5 a step yields 1.88, not 2.00" in ask.notes
+    ask.of(f"{line} --step-acceptance 0.5437")
+    assert "two acceptances" not in ask.notes
+
+
+def test_times_that_cross_by_rounding_leave_nothing_beside_the_verify(ask: Asked) -> None:
+    ask.of("--verify-ms 20.1 --cycle-ms 20 --slope-ms 1 --rows 4 --accept-length 2")
+    # base 16.1: a chain of 3 takes its verify of 20.1 ms and nothing beside it.
+    assert ask.rows("draft")[2][4] == "20.1 ms"
 
 
 def test_runs_that_cannot_be_read_are_one_line(ask: Asked, tmp_path: Path) -> None:

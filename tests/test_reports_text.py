@@ -74,3 +74,8 @@ def test_a_table_is_aligned_in_its_source_and_a_long_cell_does_not_widen_it() ->
 )
 def test_numbers_print_with_the_digits_that_they_are_worth(shown: str, expected: str) -> None:
     assert shown == expected
+
+
+def test_a_change_has_its_sign_and_a_time_below_zero_is_one() -> None:
+    assert [_text.change(one) for one in (1.2e-3, -3e-6, 0.0)] == ["+1.20 ms", "-3.00 us", "0"]
+    assert [_text.duration(one) for one in (-500e-6, None)] == ["-500 us", "–"]

@@ -8,7 +8,7 @@ import pytest
 from reports._first_words import first_words
 from tests.report_page import Page
 from tests.report_sample import CPU, GPU, US, collective, kernel, predicted
-from verifyscope.records import Finding, Measurement, Origin, Record
+from verifyscope.records import Evidence, Finding, Measurement, Origin, Record
 
 
 @pytest.fixture
@@ -42,6 +42,58 @@ def test_of_nothing_each_sentence_says_that_it_is_not_known(page: Page) -> None:
         "cuda). Which acceptance it must reach to pay is not known: python -m reports.speculation "
         "says it from a verify and a plain step."
     )
+
+
+def found(name: str, sentence: str, file: str) -> Finding:
+    return Finding(name=name, sentence=sentence, evidence=(Evidence(file, 2, "seen"),))
+
+
+def test_a_report_of_logs_alone_begins_with_what_ingest_says_first(page: Page) -> None:
+    findings: list[Record] = [
+        found("windows-dropped", "1 window does not count", "a.log"),
+        found("graph-off", "no CUDA graph at 48 running", "a.log"),
+        found("drafter-broken", "acceptance is exactly 1.00", "b.log"),
+    ]
+    assert verdict(page, findings) == (
+        "Verdict. b.log: acceptance is exactly 1.00. How long a verify takes, what of it "
+        "all-reduces are, what graph replay would save and which acceptance pays are not known: "
+        "python -m verifyscope.diagnose --model MODEL --tp N measures what it can and predicts "
+        "the rest."
+    )
+    assert verdict(page, findings[:2]).startswith("Verdict. No CUDA graph at 48 running. How long")
+    host: list[Record] = [found("acs-redirect", "ACS redirects on 2 of 2 bridges", "report.txt")]
+    assert verdict(page, host).startswith("Verdict. ACS redirects on 2 of 2 bridges. How long")
+
+
+def test_of_logs_alone_findings_stand_before_tables_and_in_their_order(page: Page) -> None:
+    findings: list[Record] = [
+        found("windows-dropped", "1 window does not count", "a.log"),
+        found("cycle", "a cycle takes 9 ms", "a.log"),
+        found("drafter-broken", "acceptance is exactly 1.00", "b.log"),
+    ]
+    page.of([GPU, CPU, theirs("cycle", 9000.0, "48 running"), *findings])
+    headings = [line for line in page.text.splitlines() if line.startswith("#")]
+    assert headings[1:6] == [
+        "## Findings", "### drafter-broken", "### cycle", "### windows-dropped", "## Kernels",
+    ]  # fmt: skip
+    page.of([GPU, CPU, forward("eager", 29_490.0), *findings])
+    assert page.text.index("\n## Findings") > page.text.index("\n## Where verify time goes")
+
+
+def test_behind_the_first_finding_stands_what_is_known_of_a_verify(page: Page) -> None:
+    lines: list[Record] = [theirs("cycle", 9000.0, "48 running, eager")]
+    lines += [found("graph-off", "no CUDA graph", "a.log")]
+    lines += [found("cycle", "a cycle takes 9 ms", "a.log")]
+    said = verdict(page, lines)
+    assert said.startswith(
+        "Verdict. No CUDA graph. A cycle with a verify of 3 rows took 9.00 ms (imported)."
+    )
+    assert "how long a verify takes" not in said.lower()
+
+
+def test_where_a_pass_is_measured_it_goes_before_findings(page: Page) -> None:
+    lines: list[Record] = [forward("eager", 29_490.0), found("graph-off", "no CUDA graph", "a.log")]
+    assert verdict(page, lines).startswith("Verdict. A verify of 3 rows takes 29.5 ms (measured")
 
 
 def test_a_measured_pass_and_its_replay_come_first(page: Page) -> None:
@@ -84,8 +136,8 @@ def test_imported_verifies_of_several_systems_are_not_put_together(page: Page) -
     )
     said = verdict(page, [theirs("verify", 400_000.0, "a"), theirs("cycle", 27_400.0, "b")])
     assert (
-        "2 imported times of verifies, of one system by their files, go from 27.4 ms to 400 ms"
-        in said
+        "2 imported times of verifies and whole cycles, of one system by their files, go from "
+        "27.4 ms to 400 ms" in said
     )
     named: list[Record] = [
         msgspec.structs.replace(one, method={"model": model}, origin=Origin(model))
@@ -94,7 +146,11 @@ def test_imported_verifies_of_several_systems_are_not_put_together(page: Page) -
             (theirs("cycle", 27_400.0, "b"), "glm-5.1"),
         )
     ]
-    assert "2 imported times of verifies, of 2 systems, go from 27.4 ms" in verdict(page, named)
+    assert (
+        "2 imported times of verifies and whole cycles, of 2 systems, go from 27.4 ms"
+        in verdict(page, named)
+    )
+    assert "A cycle with a verify of 3 rows took 27.4 ms (imported)" in verdict(page, named[1:])
 
 
 def test_all_reduces_of_a_measured_sweep_are_times_their_calls(page: Page) -> None:
@@ -197,9 +253,9 @@ def test_the_three_levers_worth_most_stand_below_it_the_largest_first(page: Page
     page.of([GPU, CPU, predicted("routed_experts", 60.0, 60), *levers])
     worth = page.rows("of it the floor of its bytes", number=1)
     assert [(row["worth most, each alone"], row["saves"], row["tok/s"]) for row in worth] == [
-        ("first", "*10.0 ms*", "*+17.0 to +51.0*"),
-        ("second", "*5.00 ms*", "*+7.0 to +21.0*"),
-        ("third", "*3.00 ms*", "*+4.0 to +12.0*"),
+        ("first", "*10.0 ms*", "*at most +17.0 to +51.0*"),
+        ("second", "*5.00 ms*", "*at most +7.0 to +21.0*"),
+        ("third", "*3.00 ms*", "*at most +4.0 to +12.0*"),
     ]
     assert {row["known how"] for row in worth} == {"predicted"}
 

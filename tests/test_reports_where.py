@@ -148,7 +148,7 @@ def test_eager_stands_beside_the_graph_with_idle_share_and_the_cost_of_skew(page
     for line in (
         "- 6.00 us a launch: given by --launch-us.",
         "- 15.0 us a graph, 600 ns between two kernels: the field.",
-        "- From 7.64 us a launch on the host is slower than the device",
+        "- From 7.64 us a launch on, the host is slower than the device",
         "- Uneven: one rank takes 1.1 times as long (assumed, as an example).",
     ):
         assert line in page.text

@@ -1,13 +1,17 @@
 """Several machines: two torchrun agents on this one, and what torchrun's variables mean."""
 
 import contextlib
+import multiprocessing
 import multiprocessing.connection as transport
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from collectives import sweep
-from collectives._sweep import nodes
+from collectives._sweep import nodes, supervisor, worker
+from collectives._sweep.job import Job
 from collectives._sweep.launch import stop
 from collectives._sweep.messages import Failed, Finished, Gpus, Over, Progress, Stop
 from collectives._sweep.nodes import Launched, Machines
@@ -110,6 +115,25 @@ def test_each_machine_gets_its_part_of_a_job_and_all_meet_at_one_place(
         (2, 2, 4),
     ]
     assert {part.meeting.name for part in parts} == {"verifyscope-0-1"}
+
+
+def test_a_machine_that_gave_up_waiting_is_named_and_not_who_then_lost_it(
+    machines: tuple[Machines, list[Connection]],
+) -> None:
+    team, (one, two) = machines
+    one.send(Failed(kind="hang", reason="rank 0 is behind", blame=2))
+
+    def answer() -> None:
+        assert isinstance(two.recv(), Job)
+        assert isinstance(two.recv(), Stop)
+        two.send(Failed(kind="error", reason="rank 2 raised ConnectionError", blame=3))
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    *_, last = team.run(a_job(ranks=4))
+    answering.join()
+    assert isinstance(last, Failed)
+    assert last.reason == "rank 0 is behind"
 
 
 def test_progress_is_that_of_the_slowest_machine(
@@ -234,11 +258,40 @@ def agents(folder: Path, *options: str, faults: str) -> "list[subprocess.Popen[s
     ]
 
 
+def test_a_rank_lost_here_is_named_though_another_machine_asked_first_to_stop(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    context = multiprocessing.get_context("fork")
+    here, upstream = context.Pipe()
+    monkeypatch.setattr(worker, "main", lambda *given, **more: os.kill(os.getpid(), signal.SIGKILL))
+    supervised = supervisor.Supervisor(a_job(ranks=2), tmp_path, upstream, context=context)
+    hear = supervised.ranks.hear
+
+    def hear_late(timeout_s: float, take: Callable[[object], None]) -> bool:
+        while len(supervised.ranks.ended()) < 2:
+            time.sleep(0.01)
+        return hear(timeout_s, take)
+
+    monkeypatch.setattr(supervised.ranks, "hear", hear_late)
+    here.send(Stop())
+    supervised.run()
+    said = []
+    while here.poll():
+        said.append(here.recv())
+    last = said[-1]
+    assert isinstance(last, Failed)
+    assert re.fullmatch(
+        r"rank 0 \(pid \d+\) was ended by SIGKILL, rank 1 \(pid \d+\) was ended by SIGKILL",
+        last.reason,
+    )
+    assert last.blame == 4
+
+
 def test_two_torchrun_agents_make_one_sweep_that_rank_0_writes(tmp_path: Path) -> None:
     options = ("--algos", "ring,tree", "--protos", "ll", "--min-bytes", "1K", "--max-bytes", "2K")
     # Rank 1, which goes wrong, is on the other machine.
     faults = "ring/ll=hang@1,tree/ll=crash@1"
-    both = agents(tmp_path, *options, "--timeout", "3", faults=faults)
+    both = agents(tmp_path, *options, "--timeout", "10", faults=faults)
     said = [process.communicate(timeout=180) for process in both]
     assert [process.returncode for process in both] == [1, 1]  # as the statuses below ask for
     out, err = said[0]

@@ -131,3 +131,14 @@ def test_a_printed_duration_is_within_half_a_digit(value: float) -> None:
     scale = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit]
     assert float(number) * scale == pytest.approx(value, rel=0.00501)
     assert len(number.lstrip("0.").replace(".", "")) >= 3 or "e" in number
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "scale"),
+    [(29.5e-3, "ms", 1e-3), (999.9e-6, "ms", 1e-3), (-2e-6, "us", 1e-6), (0.0, "s", 1.0)],
+)
+def test_a_duration_has_the_unit_that_it_is_printed_in(
+    value: float, unit: str, scale: float
+) -> None:
+    assert units.unit_of(value) == (unit, scale)
+    assert units.seconds(value).endswith(f" {unit}")

@@ -84,6 +84,11 @@ def test_tokens_a_second_and_break_even_are_of_the_whole_cycle() -> None:
     assert alone(found["graph"]).break_even == pytest.approx(1.7)
 
 
+def test_tokens_a_second_are_those_of_all_requests() -> None:
+    found = table(GRAPH, now=replace(NOW, accepted=2.0), requests=8)
+    assert alone(found["now"]).tokens_per_s == pytest.approx((800.0, 800.0))  # 8 x 2 / 20 ms
+
+
 def test_without_a_known_acceptance_there_is_a_range_from_1_token_to_all_rows() -> None:
     found = table(FEWER)
     assert alone(found["now"]).tokens_per_s == pytest.approx((50.0, 200.0))

@@ -21,7 +21,8 @@ from verifyscope.job import Outcome, Step
 _VARIABLES = {"TRITON_DEFAULT_FP_FUSION": "1", "PYTHONIOENCODING": "utf-8"}
 _ADD_PACKAGES = "python -m verifyscope.install here"
 _LARGE = frozenset({"torch", "triton"})  # what that command does not add
-_REPORT_S = 60.0  # for the report of an interrupted run
+# For the report of an interrupted run, and beyond the minutes on a busy machine: all is for it.
+_REPORT_S = 60.0
 _WIDTH = 100
 _INTERRUPTED = 130
 _CLEAR = "\r\x1b[K"  # what stands in the terminal's line
@@ -44,7 +45,7 @@ def run(steps: Sequence[Step], *, folder: Folder, budget_s: float, root: Path) -
     interrupted = False
     try:
         job.run(
-            steps,
+            [*steps[:-1], replace(steps[-1], grace_s=_REPORT_S)],
             folder=folder.path,
             budget_s=budget_s,
             shares=True,
@@ -95,7 +96,8 @@ def _tell(outcomes: Sequence[Outcome], folder: Folder, missing: frozenset[str]) 
     if report.exists():
         print(f"\nreport: {shown}.md, for a browser {shown}.html")
     elif folder.records.stat().st_size:
-        print(f"\nreport: none was built; the records are in {folder.file('records.jsonl')}")
+        build = f"python -m reports.build {folder.file('records.jsonl')}"
+        print(f"\nreport: none was built; the records are kept: {build}")
     else:
         print("\nreport: none, nothing was measured")
 

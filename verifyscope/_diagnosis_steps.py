@@ -7,17 +7,19 @@ processes of the CPU, the stub is a shrunken one and kernels are timed where a C
 that it all works, and is no time of a GPU. Commands run in the checkout.
 """
 
-import json
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from verifyscope import _diagnosis_shares as shares
-from verifyscope import units
+from verifyscope import systems, units
 from verifyscope._diagnosis_shares import SHARES, Name
+from verifyscope.errors import UsageError
 from verifyscope.job import Step, python
-from verifyscope.models import Gqa, Model
+from verifyscope.models import TABLE, Gqa, Model
 from verifyscope.passes import PUBLIC_ALL_REDUCE_US
+from verifyscope.records import Measurement, read
 
 FOUNDING_GPU = "rtx-pro-6000-server"
 # What every step needs, but torch and what is named with it.
@@ -360,36 +362,37 @@ def selection(model: Model, asked: Asked, *, many: bool) -> str:
 def more_of_prediction(folder: Folder, asked: Asked, *, measured: bool) -> list[str]:
     """Return what the records know by now: times measured here, and what the logs say of a pass.
 
-    A time of a log counts where it is the only one of its kind; what the person gave goes first.
+    A time of a log counts where it is the only one of its kind, at as many requests and of no other
+    model or TP; what the person gave goes first.
     """
     lines = list(_measurements(folder.records))
     words: list[str] = []
-    if measured and any(_counts(one) for one in lines):
+    if measured and any(one.source == "measured" and one.median_s is not None for one in lines):
         words += ["--measured", folder.file("records.jsonl")]
     for option, given, op, mode in (
         ("--observed-ms", asked.observed_ms, "verify", "verify"),
         ("--plain-ms", asked.plain_ms, "step", "decode"),
     ):
         found = [
-            median_s
+            one.median_s
             for one in lines
-            if (one.get("source"), one.get("op"), one.get("mode")) == ("imported", op, mode)
-            and isinstance(median_s := one.get("median_s"), float)
+            if (one.source, one.op, one.mode) == ("imported", op, mode)
+            and one.median_s is not None
+            and _may_be_of(one, asked)
         ]
         if given is None and len(found) == 1:
             words += [option, f"{found[0] * 1e3:.6g}"]
     return words
 
 
-def _counts(one: Mapping[str, object]) -> bool:
-    return one.get("source") == "measured" and one.get("median_s") is not None
+def _may_be_of(one: Measurement, asked: Asked) -> bool:
+    """Say whether a log names neither another load nor another model or TP than was asked about."""
+    name = asked.model.strip().lower()
+    mine = systems.System(model=name if name in TABLE else None, tp=asked.tp)
+    same_load = one.dims.get("requests", asked.requests) == asked.requests
+    return same_load and systems.apart(systems.of_record(one), mine) is None
 
 
-def _measurements(records: Path) -> Iterator[dict[str, object]]:
-    try:
-        with records.open(encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith('{"type":"measurement"'):
-                    yield json.loads(line)
-    except (OSError, ValueError):
-        return
+def _measurements(records: Path) -> Iterator[Measurement]:
+    with contextlib.suppress(UsageError, OSError):  # nothing was recorded so far
+        yield from (one for one in read([records], []) if isinstance(one, Measurement))

@@ -5,9 +5,12 @@
 
 import contextlib
 import errno
+import io
 import os
 import shlex
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn, TextIO
@@ -19,8 +22,11 @@ from verifyscope.privacy import redacted
 
 _INTERRUPTED = "interrupted; what was measured is kept"
 _BREAKS = str.maketrans("\t\r\n", "   ")
+_LEAST_COLUMN = 24  # letters that a wrapped column is worth
+_MOST_TEXT = 100  # letters of a line of text, however wide the terminal is
 _WHAT_TO_DO = {
     errno.ENOSPC: "free some or name another folder",
+    errno.EFBIG: "a limit of this shell stands against it (ulimit -f)",
     errno.EDQUOT: "free some or name another folder",
     errno.EACCES: "name a place that this user may use",
     errno.EPERM: "name a place that this user may use",
@@ -49,6 +55,10 @@ def app(help_text: str | None) -> typer.Typer:
 
 def run(application: typer.Typer, program: str, arguments: Sequence[str] | None = None) -> NoReturn:
     """Run `application` as `program` (such as "python -m ingest") and exit with its status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal of another encoding shows a ? for a dash; a file's name passes byte for byte.
+        is_utf8 = sys.stdout.encoding.lower().replace("-", "") == "utf8"
+        sys.stdout.reconfigure(errors="surrogateescape" if is_utf8 else "replace")
     try:
         status = application(
             args=list(sys.argv[1:] if arguments is None else arguments),
@@ -108,15 +118,47 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def print_rows(rows: Iterable[Sequence[str]], header: Sequence[str]) -> None:
-    """Print a table: aligned for a terminal, tab-separated and untruncated for anything else."""
+    """Print a table: aligned for a terminal, tab-separated and untruncated for anything else.
+
+    In a terminal that is too narrow the last column goes on below itself.
+    """
     if not is_terminal(sys.stdout):
         for row in rows:
             print("\t".join(cell.translate(_BREAKS) for cell in row))
         return
     lines = [tuple(header), *map(tuple, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    indent = sum(widths[:-1]) + 2 * len(widths[:-1])
+    room = shutil.get_terminal_size().columns - indent
     for line in lines:
-        print("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip())
+        head = "".join(f"{cell:{width}}  " for cell, width in zip(line[:-1], widths, strict=False))
+        wrapped = _wrapped(line[-1], room) if room >= _LEAST_COLUMN else [line[-1]]
+        for start, words in zip((head, *[" " * indent] * len(wrapped)), wrapped, strict=False):
+            print(f"{start}{words}".rstrip())
+
+
+def print_finding(title: str, *paragraphs: str) -> None:
+    """Print what was found for a person: no table holds two sentences a row."""
+    width = max(40, min(_MOST_TEXT, shutil.get_terminal_size().columns)) - 2
+    print(title)
+    for paragraph in filter(None, paragraphs):
+        for line in _wrapped(paragraph, width):
+            print(f"  {line}")
+
+
+def print_remark(text: str) -> None:
+    """Print what belongs to tables and is none: "# text", a terminal's in several lines."""
+    width = max(_LEAST_COLUMN, shutil.get_terminal_size().columns - 4)
+    lines = _wrapped(text, width) if is_terminal(sys.stdout) else [text]
+    for mark, line in zip(("#", *["#  "] * len(lines)), lines, strict=False):
+        print(f"{mark} {line}")
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Return the lines of `text`; words are never broken, and there is one line at least."""
+    if len(text) <= width:
+        return [text]
+    return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False) or [""]
 
 
 def print_tables(
@@ -145,10 +187,25 @@ def _ending(error: BaseException, program: str) -> tuple[str, int] | None:
         return _INTERRUPTED, 130
     if isinstance(error, OSError) and error.errno is not None:
         return _sentence(error), 1
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        return _lacking(error.name)
     message = getattr(error, "format_message", None)
     if message is None:
         return None
     return f"{str(message()).rstrip('.')}; '{program} --help' lists what is allowed", 2
+
+
+def _lacking(module: str) -> tuple[str, int] | None:
+    """Return what to do where a package of others is not installed; None if it is one of ours."""
+    from verifyscope.machine import FLOORS
+
+    package = module.partition(".")[0]
+    if package in ("verifyscope", *FLOORS):
+        return None
+    return (
+        f"this Python lacks {package}; in the checkout `python -m verifyscope.install here` adds "
+        f"what the project needs, and changes nothing that is here"
+    ), 1
 
 
 def _sentence(error: OSError) -> str:

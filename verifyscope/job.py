@@ -33,8 +33,10 @@ _LOOK_S = 0.05
 _KEEP_S = 12.0  # what a step that may be cut has, instead of the first, to end by itself
 _MARK = "VERIFYSCOPE_STEP"
 _LONGEST_REASON = 160
-# How the project's commands end when they are interrupted or terminated, with what they have kept.
-_KEPT = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
+# How what is interrupted or terminated ends, done by itself or by the signal: records are appended
+# at once, and kept. What only a kill ends hangs.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_KEPT = frozenset({0, *(128 + one for one in _SIGNALS), *(-one for one in _SIGNALS)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +47,10 @@ class Step:
     earlier steps run. packages, programs: what it cannot do without; why_not: why it cannot run at
     all. output: a file in the folder for its stdout, where that is data. more: further words of the
     command, that steps before it find out. may_be_cut: ended at its limit, it has kept what it
-    measured, and that is no failure. skip_words: words in what it printed that mean "this machine
-    refuses", not "wrong"; skip_statuses: exit statuses of that kind, with the reason.
+    measured, and that is no failure. grace_s: how much longer than its share it may
+    take, so that what the others were for is not lost on a busy machine. skip_words: words in what
+    it printed that mean "this machine refuses", not "wrong"; skip_statuses: exit statuses of that
+    kind, with the reason.
     """
 
     name: str
@@ -59,6 +63,7 @@ class Step:
     output: str | None = None
     more: Callable[[], Sequence[str]] = tuple
     may_be_cut: bool = False
+    grace_s: float = 0.0
     variables: Mapping[str, str] = field(default_factory=dict)
     skip_words: tuple[str, ...] = ()
     skip_statuses: Mapping[int, str] = field(default_factory=dict)
@@ -230,7 +235,8 @@ def _share_s(steps: Sequence[Step], at: int, budget_s: float, elapsed_s: float) 
 
     Never less than its least: ending the step before it may have taken a few seconds more.
     """
-    return max(steps[at].least_s, sum(step.limit_s for step in steps[: at + 1]) - elapsed_s)
+    share_s = sum(step.limit_s for step in steps[: at + 1]) - elapsed_s
+    return max(steps[at].least_s, share_s) + steps[at].grace_s
 
 
 def _limit_s(steps: Sequence[Step], at: int, budget_s: float, elapsed_s: float) -> float:

@@ -19,6 +19,8 @@ from pathlib import Path
 
 # A value of a setting says such a word for its meaning, whoever the user or the host is.
 _PRODUCT_WORDS = frozenset({"cuda", "nccl", "nvidia", "sglang", "triton", "vllm"})
+# They name nobody, and logs speak of a root of PCIe, of a tree and of localhost.
+_NOBODY = frozenset({"localhost", "root"})
 _SEPARATORS = re.compile(r"([,;=:\"'()\[\]{}]+)")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s,;\"']*")
 _MAILBOX = re.compile(r"[^\s,;=\"'@]+@[^\s,;\"'@]+")
@@ -33,6 +35,7 @@ def redacted(text: str, *, relative_paths: bool = False) -> str:
     relative_paths: keep `runs/a.jsonl` whole, as in a command; absolute paths and those that
         start with `~` or `..` become a file name all the same.
     """
+    text = readable(text)
     for pattern in (_URL, _MAILBOX):
         text = pattern.sub("<address>", text)
     text = _NUMERIC_ADDRESS.sub(_hide_address, text)
@@ -43,6 +46,11 @@ def redacted(text: str, *, relative_paths: bool = False) -> str:
     for pattern, word in _names():
         text = pattern.sub(word, text)
     return text
+
+
+def readable(text: str) -> str:
+    """Return `text` with a ? for each byte of a file's name that is no letter in any encoding."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def redacted_words(sentence: str) -> str:
@@ -84,7 +92,7 @@ def _names() -> tuple[tuple[re.Pattern[str], str], ...]:
     return tuple(
         (re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", re.IGNORECASE), word)
         for name, word in sorted(words.items(), key=lambda item: -len(item[0]))
-        if len(name) > 1 and not name.isdigit() and name.lower() not in _PRODUCT_WORDS
+        if len(name) > 1 and not name.isdigit() and name.lower() not in _PRODUCT_WORDS | _NOBODY
     )
 
 

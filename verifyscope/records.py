@@ -10,12 +10,12 @@ A line holds `type` and `schema`; a field that is absent is null, never 0. Durat
 import re
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from verifyscope import record_files
 from verifyscope.errors import UsageError
 from verifyscope.parts import PARTS
 
@@ -25,7 +25,6 @@ LONGEST_LINE_BYTES = 16 * 2**20
 # What is imported from a trace: the whole, a step, a class of kernels, a kernel. Its collectives
 # are kernels among others and no rows of a sweep: a trace knows no message size.
 TRACE_OPS = ("trace", "trace step", "trace class", "trace kernel")
-_WHAT_TO_GIVE = "give a records file or the folder of a run"
 _START = b'{"type":"'
 
 Source = Literal["measured", "imported", "predicted"]
@@ -38,7 +37,7 @@ Status = Literal[
 ]
 Confidence = Literal["sure", "likely", "hint"]
 Value = str | int | float | bool
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]  # 30 years: more is no time of anything
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
@@ -143,6 +142,8 @@ class Measurement(_Line, tag="measurement", frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.part not in PARTS:
             raise ValueError(f"unknown part {self.part!r}; parts: {', '.join(PARTS)}")
+        if self.low_s is not None and self.high_s is not None and self.low_s > self.high_s:
+            raise ValueError(f"{self.op}/{self.implementation}: low_s is above high_s")
         if self.status == "ok":
             if self.median_s is None:
                 raise ValueError(f"{self.op}/{self.implementation}: status ok needs median_s")
@@ -308,10 +309,12 @@ class Reader:
                 yield line
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
-        with _opened(self.path) as file:
+        with record_files.opened(self.path) as file:
             number = 0
             while data := file.readline(LONGEST_LINE_BYTES + 1):
                 number += 1
+                if number == 1:
+                    data = data.removeprefix(record_files.BYTE_ORDER_MARK)
                 if len(data) > LONGEST_LINE_BYTES:
                     raise UsageError(
                         f"{self.path}:{number}: a line of over 16 MiB; this is no records file"
@@ -324,9 +327,9 @@ class Reader:
         try:
             line = _decoder.decode(data)
         except _UNREADABLE as error:
-            cause: str | None = _other_schema(_schema_of(data)) or (
-                f"not a record ({error}); remove the line, or give another file"
-            )
+            cause: str | None = _other_schema(_schema_of(data))
+            if cause is None:
+                cause = f"not a record{record_files.why_not(number, data, error)}"
         else:
             if line.schema == SCHEMA:
                 return line
@@ -360,7 +363,7 @@ def read(paths: Sequence[Path], warnings: list[str] | None = None) -> Iterator[R
             if warnings is not None:
                 warnings += reader.warnings
         if empty:
-            raise UsageError(f"{path} holds no records; {_WHAT_TO_GIVE}")
+            raise UsageError(f"{path} holds no records; {record_files.WHAT_TO_GIVE}")
 
 
 def samples(
@@ -385,25 +388,17 @@ def samples(
 def files(path: Path) -> list[Path]:
     """Return `path`, or the records files in the folder `path`; `UsageError` if there are none."""
     if not path.exists():
-        raise UsageError(f"{path} does not exist; {_WHAT_TO_GIVE}")
+        raise UsageError(f"{path} does not exist; {record_files.WHAT_TO_GIVE}")
     if not path.is_dir():
         return [path]
     found = [file for file in sorted(path.glob("*.jsonl")) if file.name != SAMPLES_FILE]
     if not found:
         inside = sorted(file.parent for file in path.glob("*/*.jsonl"))
-        hint = f"give the folders in it, such as {inside[0]}" if inside else _WHAT_TO_GIVE
+        hint = (
+            f"give the folders in it, such as {inside[0]}" if inside else record_files.WHAT_TO_GIVE
+        )
         raise UsageError(f"{path} holds no *.jsonl; {hint}")
     return found
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}; {_WHAT_TO_GIVE}") from error
-    with file:
-        yield file
 
 
 def _schema_of(data: bytes) -> int:

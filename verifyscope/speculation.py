@@ -91,6 +91,8 @@ def chain_step_acceptance(accepted: float, *, drafts: int) -> float:
     """Return the p with which a chain of `drafts` tokens yields `accepted`: 1 .. drafts + 1."""
     if drafts < 1 or not 1 <= accepted <= drafts + 1:
         raise ValueError(f"{drafts} drafted tokens yield 1 to {drafts + 1}, got {accepted}")
+    if accepted == 1:
+        return 0.0
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

@@ -84,7 +84,15 @@ def apart(one: System, other: System, but: Collection[Aspect] = ()) -> Aspect | 
 
 def groups(systems: Sequence[System], but: Collection[Aspect] = ()) -> list[list[int]]:
     """Return the places of the systems that count as one, each place in one group."""
-    found = _groups(list(range(len(systems))), systems, [a for a in ASPECTS if a not in but])
+    places: dict[System, list[int]] = {}
+    for place, one in enumerate(systems):
+        places.setdefault(one, []).append(place)
+    # What is named alike goes the same way: many files are of few systems.
+    distinct = list(places)
+    aspects = [aspect for aspect in ASPECTS if aspect not in but]
+    together, alone = _groups(list(range(len(distinct))), distinct, aspects)
+    found = [[place for at in group for place in places[distinct[at]]] for group in together]
+    found += [[place] for at in alone for place in places[distinct[at]]]
     return sorted((sorted(group) for group in found), key=lambda group: group[0])
 
 
@@ -128,7 +136,8 @@ def is_said_to_be_one(one: Measurement) -> bool:
 
 def _groups(
     places: list[int], systems: Sequence[System], aspects: Sequence[Aspect]
-) -> list[list[int]]:
+) -> tuple[list[list[int]], list[int]]:
+    """Return the groups, and what belongs to none of them or to several."""
     for at, aspect in enumerate(aspects):
         named = [place for place in places if systems[place].value(aspect) is not None]
         if not any(_differ(aspect, systems[a], systems[b]) for a in named for b in named):
@@ -140,8 +149,11 @@ def _groups(
             fits = [one for one in classes if _belongs(place, one, systems, aspects)]
             (fits[0] if len(fits) == 1 else alone).append(place)
         split = [_groups(one, systems, aspects[at + 1 :]) for one in classes]
-        return [group for found in split for group in found] + [[place] for place in alone]
-    return [places] if places else []
+        return (
+            [group for together, _ in split for group in together],
+            alone + [place for _, rest in split for place in rest],
+        )
+    return ([places] if places else []), []
 
 
 def _classes(

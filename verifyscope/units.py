@@ -58,6 +58,11 @@ def seconds(value: float) -> str:
     return _scaled(value, _SECONDS)
 
 
+def unit_of(value: float) -> tuple[str, float]:
+    """Return the unit that `seconds` prints a duration in, and how long it is: "us", 1e-6."""
+    return _unit(value, _SECONDS)
+
+
 def bytes_(value: float) -> str:
     """Return a size in powers of 1000: "57.3 kB", "3.10 MB", "10.3 GB"; whole below 1 kB."""
     return f"{value:.0f} B" if abs(value) < 1000 and value % 1 == 0 else _scaled(value, _BYTES)
@@ -106,11 +111,15 @@ def _value(text: str, pattern: re.Pattern[str], base: int) -> Fraction | None:
 
 
 def _scaled(value: float, ladder: Sequence[tuple[str, float]]) -> str:
-    """Return `value` in the largest unit that leaves at least 1 after rounding to three digits."""
+    unit, scale = _unit(value, ladder)
+    return f"{three_digits(value / scale)} {unit}"
+
+
+def _unit(value: float, ladder: Sequence[tuple[str, float]]) -> tuple[str, float]:
+    """Return the largest unit that leaves at least 1 after rounding to three digits."""
     rounded = abs(float(f"{value:.3g}"))
     fitting = (step for step in ladder if rounded >= step[1] or (not rounded and step[1] == 1))
-    unit, scale = next(fitting, ladder[-1])
-    return f"{three_digits(value / scale)} {unit}"
+    return next(fitting, ladder[-1])
 
 
 def three_digits(value: float) -> str:

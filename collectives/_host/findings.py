@@ -10,44 +10,9 @@ from collections.abc import Iterator, Sequence
 from collectives._host import link_findings, nccl_findings, path_findings, peer_findings
 from collectives._host.facts import Host
 from ingest.conclusions import Conclusion
+from verifyscope.first_findings import OF_HOSTS
 from verifyscope.records import Confidence
 
-# What makes values wrong or stops a server comes first, then what makes it slow. What is not named
-# here comes last.
-ORDER = (
-    "corrupt-values",
-    "p2p-capable-but-failed-write-verify",
-    "p2p-write-hangs",
-    "collective-hangs",
-    "p2p-write-fails",
-    "collective-fails",
-    "iommu-faults",
-    "gpu-xid",
-    "collective-spin",
-    "graph-simple-order",
-    "ll128-on-pcie",
-    "ll128-past-gate",
-    "acs-redirect",
-    "iommu-translated",
-    "no-p2p",
-    "p2p-partial",
-    "p2p-refused",
-    "net-on-one-node",
-    "shm-because-p2p-disabled",
-    "shm-because-p2p-level",
-    "shm-transport",
-    "plugin-injected-env",
-    "config-injected-env",
-    "config-line-without-effect",
-    "narrow-link",
-    "slot-below-card",
-    "gpus-of-different-links",
-    "pcie-errors",
-    "concurrent-writes-slow",
-    "p2p-slower-than-host",
-    "near-slower-than-far",
-    "numa-split",
-)
 # Wrong values and hangs that were met here: the command fails.
 FAILED = (
     "corrupt-values",
@@ -78,5 +43,5 @@ def failed(host: Host, found: Sequence[Conclusion]) -> Iterator[str]:
 
 
 def _place(one: Conclusion) -> tuple[int, int]:
-    known = ORDER.index(one.name) if one.name in ORDER else len(ORDER)
+    known = OF_HOSTS.index(one.name) if one.name in OF_HOSTS else len(OF_HOSTS)
     return known, _SUREST.index(one.confidence)

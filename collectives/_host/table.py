@@ -3,9 +3,7 @@
 A dash is what no text says and nobody tried.
 """
 
-import shutil
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from statistics import median
@@ -52,12 +50,12 @@ def show(host: Host, found: Sequence[Conclusion]) -> None:
 
 def _tell(found: Sequence[Conclusion]) -> None:
     """Print findings for a person: no table holds two sentences a row."""
-    width = max(40, min(100, shutil.get_terminal_size().columns))
     for one in found:
-        print(f"found {one.name} ({one.confidence}), {_where(one)}")
-        for words in (one.sentence, f"next: {one.next_action}" if one.next_action else ""):
-            for line in textwrap.wrap(words, width - 2, break_on_hyphens=False):
-                print(f"  {line}")
+        cli.print_finding(
+            f"found {one.name} ({one.confidence}), {_where(one)}",
+            one.sentence,
+            f"next: {one.next_action}" if one.next_action else "",
+        )
 
 
 def _machine(host: Host) -> Iterator[_Row]:

@@ -17,7 +17,7 @@ import secrets
 import socket
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing import AuthenticationError
@@ -120,6 +120,15 @@ def meet(place: Launched) -> "_Store":
     return found
 
 
+def _cause(failures: Sequence[Failed]) -> Failed:
+    """Return the failure that the others follow from; `failures` are in the order of arrival.
+
+    A machine that gives up waiting ends its ranks, and those of the others then raise.
+    """
+    hung = [one for one in failures if one.kind == "hang"] if failures[0].kind == "hang" else []
+    return max(hung or failures, key=lambda failed: failed.blame)
+
+
 class Machines:
     """The machines of a sweep, as one team. The ranks here are those of rank 0's machine."""
 
@@ -153,7 +162,7 @@ class Machines:
                         yield Progress(min(calls.values()))
                 elif not isinstance(message, Finished):
                     yield message
-        yield max(failures, key=lambda failed: failed.blame) if failures else Finished()
+        yield _cause(failures) if failures else Finished()
 
     def count_gpus(self) -> Gpus:
         """Return the GPUs of the machine that has the fewest: none where one does not answer."""

@@ -74,10 +74,11 @@ class Supervisor:
         seen, moved_s = list(counters), time.monotonic()
         while len(self.done) < self.job.local_ranks:
             ready = self.ranks.hear(min(_TICK_S, self.job.timeout_s), self._take)
-            if self.stopped:
-                return _STOPPED
+            # A rank lost here is the better reason, though another machine was quicker to say.
             if self.raised or self._dead():
                 return self._lost()
+            if self.stopped:
+                return _STOPPED
             if ready or list(counters) != seen:
                 seen, moved_s = list(counters), time.monotonic()
                 self.upstream.send(Progress(min(seen) // 2))

@@ -232,6 +232,7 @@ def _what_if(
                 plain_s=None if plain is None else plain_s,
                 observed_s=spoken.observed_s,
                 share=spoken.share,
+                requests=asked.requests,
             ),
         )
     )

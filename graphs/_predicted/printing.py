@@ -76,17 +76,17 @@ def show_fits(found: Sequence[fits.Fit]) -> None:
 def _print_what(forecast: Forecast) -> None:
     case = forecast.prediction
     asked, per_s = case.forward.asked, case.bandwidth.bytes_per_s
-    print(
-        f"# predicted, not measured: {asked.model.name}, tp {asked.tp}, rows {asked.rows}, "
+    cli.print_remark(
+        f"predicted, not measured: {asked.model.name}, tp {asked.tp}, rows {asked.rows}, "
         f"requests {asked.requests}, context {asked.context}, on {case.gpu.title}"
     )
-    print(f"# DRAM {units.rate(per_s)}: {case.bandwidth.source}")
+    cli.print_remark(f"DRAM {units.rate(per_s)}: {case.bandwidth.source}")
     experts = case.by_part().get("routed_experts")
     if experts is not None:
         shape = experts[0].op.shape
         slice_bytes = sum(line.op.weight_bytes for line in experts) / shape["distinct"]
-        print(
-            f"# experts a layer: {shape['distinct']:.1f} distinct of {shape['experts']:.0f} "
+        cli.print_remark(
+            f"experts a layer: {shape['distinct']:.1f} distinct of {shape['experts']:.0f} "
             f"expected, {units.bytes_(slice_bytes)} each"
         )
 
@@ -153,8 +153,8 @@ def _print_sums(forecast: Forecast) -> None:
         if timed:
             _print_component(part, timed)
     total, per_s = forecast.floor, forecast.prediction.bandwidth.bytes_per_s
-    print(
-        f"# byte floor: {units.bytes_(total.weight_bytes)} of weights in "
+    cli.print_remark(
+        f"byte floor: {units.bytes_(total.weight_bytes)} of weights in "
         f"{units.seconds(total.weight_bytes / per_s)}, {units.bytes_(total.kv_bytes)} of KV in "
         f"{units.seconds(total.kv_bytes / per_s)}: {units.seconds(total.seconds)} with "
         f"activations, before communication"
@@ -162,15 +162,17 @@ def _print_sums(forecast: Forecast) -> None:
     kinds = sorted({one.basis for one in forecast.components} - {"floor", "not known"})
     if kinds:
         names = " and ".join(f"{kind} components" for kind in reversed(kinds))
-        print(f"# {names}, the rest at its floor: {_total(forecast.components)}, which is no floor")
+        cli.print_remark(
+            f"{names}, the rest at its floor: {_total(forecast.components)}, which is no floor"
+        )
     if forecast.warm_at_floor:
-        print(
-            f"# {', '.join(forecast.warm_at_floor)}: counted at the floor, for published times of "
+        cli.print_remark(
+            f"{', '.join(forecast.warm_at_floor)}: counted at the floor, for published times of "
             f"so few rows were taken with the weights in the L2 and cannot be cold"
         )
-    print(f"# not counted: {_NOT_COUNTED}")
+    cli.print_remark(f"not counted: {_NOT_COUNTED}")
     for line in forecast.orientation:
-        print(f"# orientation, of the field: {line}")
+        cli.print_remark(f"orientation, of the field: {line}")
 
 
 def _by_part(forecast: Forecast) -> dict[str, list[Component]]:
@@ -189,13 +191,13 @@ def _print_component(part: str, ones: Sequence[Component]) -> None:
         by_op[one.line.op.name] = by_op.get(one.line.op.name, 0) + one.line.calls
     calls = sum(by_op.values()) if size is not None else max(by_op.values())
     if first.seconds is None:
-        print(f"# {part}: {calls} x {size or 0:,} B, not known: {first.how}")
+        cli.print_remark(f"{part}: {calls} x {size or 0:,} B, not known: {first.how}")
         return
     whole_s = component.total(ones).seconds
     words = f"{units.seconds(whole_s / calls)}{message}"
     if calls > 1:
         words = f"{calls} x {words} = {units.seconds(whole_s)}"
-    print(f"# {part}: {words}, {first.basis}: {first.how}")
+    cli.print_remark(f"{part}: {words}, {first.basis}: {first.how}")
 
 
 # ---- Timeline ----
@@ -214,20 +216,22 @@ def _print_timeline(forecast: Forecast) -> None:
     for name, cost in named:
         by_source.setdefault(cost.source, []).append(f"{units.seconds(cost.seconds)} {name}")
     for source, words in by_source.items():
-        print(f"# {', '.join(words)}: {source}")
+        cli.print_remark(f"{', '.join(words)}: {source}")
     eager = forecast.mode("eager")
     bound = units.seconds(played.host_bound_above_s(eager))
-    print(
-        f"# from {bound} a launch on the host is slower than the device ({eager.launches:,} "
+    cli.print_remark(
+        f"from {bound} a launch on, the host is slower than the device ({eager.launches:,} "
         f"launches a pass); with quicker launches a graph gives nothing here"
     )
     if uneven.is_there:
         told = f"one of {uneven.ranks} ranks takes {uneven.slow_rank:g} times as long"
         if uneven.jitter_s:
             told += f", each kernel {units.seconds(uneven.jitter_s)} more on average"
-        print(f"# uneven ranks: {told}{' (assumed: --slow-rank)' if uneven.assumed else ''}")
+        cli.print_remark(
+            f"uneven ranks: {told}{' (assumed: --slow-rank)' if uneven.assumed else ''}"
+        )
     if eager.left_out:
-        print(f"# not in the timeline, because not known: {', '.join(eager.left_out)}")
+        cli.print_remark(f"not in the timeline, because not known: {', '.join(eager.left_out)}")
 
 
 def _timeline_cells(one: played.Played) -> list[str]:
@@ -260,16 +264,22 @@ def _print_what_if(forecast: Forecast) -> None:
         if spoken.observed_s is None
         else "observed; what the prediction does not explain stays"
     )
-    print(f"# now: {now}; together: with all levers above; never below the floor of its bytes")
+    cli.print_remark(
+        f"now: {now}; together: with all levers above; never below the floor of its bytes"
+    )
     if spoken.share is None:
-        print("# tokens/s and break-even are of the pass alone; --share tells the rest of a cycle")
+        cli.print_remark(
+            "tokens/s and break-even are of the pass alone; --share tells the rest of a cycle"
+        )
     if spoken.accepted is None:
-        print("# tokens/s from 1 accepted token to as many as rows; --accepted tells how many")
+        cli.print_remark(
+            "tokens/s from 1 accepted token to as many as rows; --accepted tells how many"
+        )
     if forecast.plain is None:
-        print("# break-even: a plain token is not known; give --plain-ms")
+        cli.print_remark("break-even: a plain token is not known; give --plain-ms")
     else:
         plain = forecast.plain
-        print(f"# plain token: {units.seconds(plain.seconds)}, {plain.source}")
+        cli.print_remark(f"plain token: {units.seconds(plain.seconds)}, {plain.source}")
 
 
 def _lever_cells(row: Row, least: str) -> list[str]:
@@ -296,11 +306,11 @@ def _print_excess(forecast: Forecast) -> None:
     observed = forecast.observed
     if observed is None:
         return
-    print(f"# observed {units.seconds(observed.observed_s)}: {observed.source}")
+    cli.print_remark(f"observed {units.seconds(observed.observed_s)}: {observed.source}")
     if observed.known:
-        print(f"# known of it: {observed.known}")
+        cli.print_remark(f"known of it: {observed.known}")
     if not forecast.hypotheses:
-        print("# it is no longer than what it is held against: nothing to explain")
+        cli.print_remark("it is no longer than what it is held against: nothing to explain")
         return
     by_name: dict[str, list[Hypothesis]] = {}
     for one in forecast.hypotheses:

@@ -20,8 +20,8 @@ _PARTS = ("isolated", "marginal", "95 %", "in context")
 def begin(case: Case, *, device: str, ranks: int) -> None:
     """Say what is measured now."""
     size = ", shrunk to fit a CPU: no time of the real model" if case.shrunk else ""
-    print(
-        f"# measured on {ranks} {device} rank{'s' if ranks > 1 else ''}: {case.model.name}{size}, "
+    cli.print_remark(
+        f"measured on {ranks} {device} rank{'s' if ranks > 1 else ''}: {case.model.name}{size}, "
         f"tp {case.tp}, layers {case.model.layers}, rows {case.rows}, requests {case.requests}, "
         f"context {case.context}, tree {case.tree}, attention {case.attention}, "
         f"all-reduce {case.reduce}"
@@ -36,12 +36,14 @@ def built(found: Built) -> None:
         if name.startswith("impl_")
     ]
     held = found.facts.get("held_bytes", 0)
-    print(
-        f"# {found.facts.get('weight_sets')} distinct layers, "
+    cli.print_remark(
+        f"{found.facts.get('weight_sets')} distinct layers, "
         f"{units.bytes_(float(held))} of weights and cache a rank; {', '.join(used)}"
     )
     if "copied_into" in found.facts:
-        print(f"# inputs are copied into {found.facts['copied_into']}, which no engine does")
+        cli.print_remark(
+            f"inputs are copied into {found.facts['copied_into']}, which no engine does"
+        )
 
 
 def passed(case: Case, found: Passed) -> None:
@@ -65,7 +67,9 @@ def taken_apart(case: Case, found: Ablated) -> None:
     _rows(case, f"part, {found.mode}", rows, ("part", "class", *_PARTS))
     if len(found.reduce_by_rank_s) > 1:
         skew = max(found.reduce_by_rank_s) - min(found.reduce_by_rank_s)
-        print(f"# all-reduces, between the rank that waits least and most: {units.seconds(skew)}")
+        cli.print_remark(
+            f"all-reduces, between the rank that waits least and most: {units.seconds(skew)}"
+        )
 
 
 def profiled(case: Case, found: Profiled, account: Account | None) -> None:
@@ -98,8 +102,8 @@ def graphed(found: Graphed) -> None:
     """Say what a captured graph holds and what it costs once."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in found.kinds.items())
     upload = "" if found.upload_s is None else f", upload {units.seconds(found.upload_s)}"
-    print(
-        f"# {found.mode}: {found.graphs} graph{'s' if found.graphs > 1 else ''}, "
+    cli.print_remark(
+        f"{found.mode}: {found.graphs} graph{'s' if found.graphs > 1 else ''}, "
         f"nodes: {kinds or found.not_opened}; instantiate {units.seconds(found.instantiate_s)}"
         f"{upload}, first launch {units.seconds(found.first_launch_s)}"
     )
@@ -109,12 +113,12 @@ def replayed(found: Replayed) -> None:
     """Say whether a replay equals an eager pass."""
     how = "bit for bit" if found.bitwise else f"within {found.error:.1e}"
     where = f" with another {found.changed}" if found.changed else ""
-    print(f"# {found.mode}{where}: {found.problem or f'equals eager {how}'}")
+    cli.print_remark(f"{found.mode}{where}: {found.problem or f'equals eager {how}'}")
 
 
 def planned(found: Planned) -> None:
     """Say what attention plans on the host for each step."""
-    print(f"# attention plans {units.seconds(found.summary.median)} a step on the host")
+    cli.print_remark(f"attention plans {units.seconds(found.summary.median)} a step on the host")
 
 
 def _parts(account: Account) -> Iterator[Sequence[str]]:
@@ -158,7 +162,7 @@ def _range(summary: Summary) -> str:
 
 def _rows(case: Case, what: str, rows: Sequence[Sequence[str]], header: Sequence[str]) -> None:
     if cli.is_terminal(sys.stdout):
-        print(f"# {what}")
+        cli.print_remark(f"{what}")
         cli.print_rows(rows, header)
         return
     print("\t".join(("# rows", "context", "what", *header)))

@@ -151,7 +151,8 @@ def _costs(asked: Asked) -> Costs | None:
         return None
     draft_step_s, rest_s = asked.draft_step_s or 0.0, 0.0
     if asked.cycle is not None and asked.verify is not None:
-        rest_s = asked.cycle.value - asked.verify.value
+        # Two printed times may cross by what they were rounded; the question allows that much.
+        rest_s = max(0.0, asked.cycle.value - asked.verify.value)
         if asked.draft_step_s is not None and asked.steps is not None:
             rest_s -= asked.steps * draft_step_s
     if rest_s < 0:
@@ -160,18 +161,27 @@ def _costs(asked: Asked) -> Costs | None:
             f"{asked.steps} draft steps of {draft_step_s * 1e3:g} ms are more than the "
             f"{beside_ms:.3g} ms of a cycle beside its verify; give a shorter --draft-step-ms"
         )
-    return Costs(
+    costs = Costs(
         line=known.line,
         draft_step_s=draft_step_s,
         rest_s=rest_s,
         plain_s=None if asked.plain is None else asked.plain.value,
         plain_requests=asked.requests,
     )
+    if asked.plain is not None and costs.plain_step_s(1) <= 0:
+        raise UsageError(
+            f"a line of {known.slope_s * 1e3:.3g} ms a row leaves nothing of the plain step of "
+            f"{asked.plain.value * 1e3:g} ms of {asked.requests} requests for a single one; give a "
+            f"smaller slope, or the --step-ms of as many requests"
+        )
+    return costs
 
 
 def _drafts(asked: Asked, costs: Costs | None) -> tuple[tuple[Draft, ...], tuple[Draft, ...]]:
     if costs is None or not asked.chances:
         return (), ()
+    if not any(asked.chances):  # nothing that is drafted is ever right: no tree has a node
+        return tuple(draft_length.chains(0.0, costs, requests=asked.requests)), ()
     first, *others = asked.chances
     chances = asked.chances if others else draft_length.equal_tries(first)
     chains = draft_length.chains(first, costs, requests=asked.requests)

@@ -21,6 +21,9 @@ from verifyscope.errors import UsageError, choose
 DEFINITIONS = ("length/rows", "taken/drafted", "taken/steps", "step")
 _DISAGREE = 0.01
 _MOST_ROWS = 4096
+# Beyond these nobody measured anything: a unit was mistaken, and products leave the floats.
+_LEAST, _MOST = 1e-6, 1e9
+_LEAST_SHARE = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,16 +135,24 @@ def _check(given: Given) -> None:
         ("--target-tok-s", given.target_tok_s),
         ("--base-ms", given.base_ms),
     ):
-        if value is not None and not 0 < value < math.inf:
-            raise UsageError(f"{option} {value:g} is not a number above zero; give one like 12.12")
+        if value is not None and not _LEAST <= value <= _MOST:
+            raise UsageError(
+                f"{option} {value:g} is not a number above zero, of {_LEAST:g} to {_MOST:g}; give "
+                f"one like 12.12"
+            )
     for option, value in (
         ("--slope-ms", given.slope_ms),
         ("--draft-step-ms", given.draft_step_ms),
     ):
-        if value is not None and not 0 <= value < math.inf:
-            raise UsageError(f"{option} {value:g} is below zero or no number; give one like 0.9")
-    if given.share is not None and not 0 < given.share <= 1:
-        raise UsageError(f"--share {given.share:g} is not a part of 1; for 97 % give 0.97")
+        if value is not None and not (value == 0 or _LEAST <= value <= _MOST):
+            raise UsageError(
+                f"{option} {value:g} is neither 0 nor of {_LEAST:g} to {_MOST:g}; give one like 0.9"
+            )
+    if given.share is not None and not _LEAST_SHARE <= given.share <= 1:
+        raise UsageError(
+            f"--share {given.share:g} is not a part of 1 ({_LEAST_SHARE:g} to 1); "
+            f"for 97 % give 0.97"
+        )
     for option, count, least in (
         ("--rows", given.rows, 2),
         ("--draft-tokens", given.draft_tokens, 1),
@@ -255,6 +266,11 @@ def _acceptance(
     chances, how = _chances(given.step_acceptance), "given"
     length = _length(given, rows, steps)
     if given.accept_rate_is == "step" and given.accept_rate is not None:
+        if chances and abs(chances[0] - given.accept_rate) > _DISAGREE:
+            raise UsageError(
+                f"--accept-rate {given.accept_rate:g} and --step-acceptance {chances[0]:g} are the "
+                f"same chance, and disagree; give one of the two"
+            )
         chances = chances or (given.accept_rate,)
     drafted = None if rows is None else rows - 1
     if length is not None and rows is not None and not 1 <= length.value <= rows:
@@ -313,10 +329,10 @@ def _which(rate: float, rows: int | None, steps: int | None) -> str:
 def _accept_length(value: float | None, how: str) -> Number | None:
     if value is None:
         return None
-    if not 1 <= value < math.inf:
+    if not 1 <= value <= _MOST_ROWS:
         raise UsageError(
-            f"--accept-length {value:g} is below 1; it counts the bonus token, so that a cycle "
-            f"yields at least 1: give the tokens a cycle yields"
+            f"--accept-length {value:g} is not 1 to {_MOST_ROWS}; it counts the bonus token, so "
+            f"that a cycle yields at least 1: give the tokens a cycle yields"
         )
     return Number(value=value, how=how)
 

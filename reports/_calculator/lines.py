@@ -164,11 +164,12 @@ def choose(lines: Sequence[Known], wanted: str | None, *, of: str) -> Known:
 
 def _rising(line: Known, of: str) -> Known:
     """Return `line`; `UsageError` where its points are no line of a time."""
-    least = min((rows for rows, _ in line.points), default=1)
-    if line.slope_s < 0 or (line.base_s is not None and line.seconds(least) <= 0):
+    no_time = line.base_s is not None and line.seconds(1) <= 0
+    if line.slope_s < 0 or no_time:
+        fault = "leaves no time for 1 row" if no_time else "does not grow with rows"
         raise UsageError(
-            f"{line.what} of {of} does not grow with rows ({line.slope_s * 1e3:.3g} ms a row): its "
-            f"points are too few or too noisy; measure it again, or give --base-ms and --slope-ms"
+            f"{line.what} of {of} {fault} ({line.slope_s * 1e3:.3g} ms a row): its points are too "
+            f"few or too noisy; measure it again, or give --base-ms and --slope-ms"
         )
     return line
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from reports import _text
 from reports._calculator.answer import Answer, Load
 from reports._calculator.asked import Asked
-from verifyscope import cli, draft_length, units
+from verifyscope import cli, draft_length, speculation, units
 from verifyscope.draft_length import Draft
 
 _NONE = "-"
@@ -17,6 +17,7 @@ _LEAST = {"whole": "", "least": "at least ", "partly": "about "}
 _MOST = {"whole": "", "least": "at most ", "partly": "at most "}
 _TREE_SIZES = (1, 3, 7, 15, 31, 63)
 _MOST_CHAINS = 8
+_DISAGREE = 0.01
 _Row = tuple[str, ...]
 
 
@@ -34,14 +35,31 @@ def show(asked: Asked, found: Answer) -> None:
         if rows:
             print()
             cli.print_rows(rows, header)
-    if drafts and len(asked.chances) == 1:
+    if found.trees and len(asked.chances) == 1:
         cli.note(
             f"trees: each further candidate of a place is taken to be right with "
             f"{asked.chances[0]:.3g} where those before it are not, which flatters most drafters; "
             f"give --step-acceptance {asked.chances[0]:.2g},... one chance a candidate"
         )
+    if two := _two_acceptances(asked):
+        cli.note(two)
     if found.loads and any(one.never for one in found.loads):
         cli.note("never: not even a drafter that is always right would reach it")
+
+
+def _two_acceptances(asked: Asked) -> str:
+    """Return what to know where a given length is not what a chain of the given chance yields."""
+    chance = asked.chances[0] if asked.chances_how == "given" and asked.chances else None
+    length, drafted = asked.accepted, asked.drafted
+    if chance is None or length is None or drafted is None or asked.steps != drafted:
+        return ""
+    yields = speculation.chain_accepted(chance, drafts=drafted)
+    if abs(yields / length.value - 1) <= _DISAGREE:
+        return ""
+    return (
+        f"two acceptances: a chain of {drafted} at {chance:.3g} a step yields {yields:.2f}, not "
+        f"{length.value:.2f}; the verdict is of the latter, the drafts are of the former"
+    )
 
 
 def verdict(asked: Asked, found: Answer) -> str:
@@ -142,7 +160,8 @@ def _drafts(found: Answer) -> Iterator[_Row]:
     if not found.chains:
         return
     plain = found.plain_tokens_per_s
-    best_chain, best_tree = draft_length.best(found.chains), draft_length.best(found.trees)
+    best_chain = draft_length.best(found.chains)
+    best_tree = draft_length.best(found.trees) if found.trees else None
     least = best_chain.drafted + 1
     for one in found.chains[: max(_MOST_CHAINS, least)]:
         yield _draft(one, plain, best=one is best_chain)

@@ -85,7 +85,7 @@ def compare(
         whole=_whole(timed),
         groups=_groups(timed, same_within),
         splits=splits.splits(a, b, matched),
-        hypotheses=guesses.hypotheses(found, timed, old=a),
+        hypotheses=guesses.hypotheses(found, timed, old=a, new=b),
         unknown=unknown(a, b),
         only_old_findings=[one for one in a.findings if one.name not in names_b],
         only_new_findings=[one for one in b.findings if one.name not in names_a],

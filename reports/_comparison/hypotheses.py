@@ -47,14 +47,14 @@ class Hypothesis:
 
 
 def hypotheses(
-    differences: Sequence[Difference], pairs: Sequence[Pair], *, old: Run
+    differences: Sequence[Difference], pairs: Sequence[Pair], *, old: Run, new: Run
 ) -> list[Hypothesis]:
     """Return every difference with what it could explain, the best first."""
     moved = [number for number, pair in enumerate(pairs) if pair.moved]
     same = [n for n, pair in enumerate(pairs) if pair.change and pair.change.verdict == "same"]
     found = []
     for one in differences:
-        touched = {number for number in one.rows if touches(one, pairs[number], old)}
+        touched = {number for number in one.rows if touches(one, pairs[number], old, new)}
         hit = [number for number in moved if number in touched]
         explained = [number for number in hit if _could(one, pairs[number])]
         found.append(
@@ -66,15 +66,21 @@ def hypotheses(
                 unmoved=sum(number in touched for number in same),
             )
         )
-    return sorted(found, key=lambda one: (-one.fits, KINDS.index(one.difference.kind), one.unmoved))
+    return sorted(found, key=_order)
 
 
-def touches(difference: Difference, pair: Pair, old: Run) -> bool:
+def _order(one: Hypothesis) -> tuple[float, bool, int, int]:
+    """Order by how well it fits; of equals, another GPU explains more than anything else."""
+    kind = KINDS.index(one.difference.kind)
+    return -one.fits, one.difference.field != "gpus.name", kind, one.unmoved
+
+
+def touches(difference: Difference, pair: Pair, old: Run, new: Run) -> bool:
     """Say whether a difference could change the time of a row at all."""
     if difference.kind != "environment":
         return True  # it stands at exactly the rows that it was seen at
-    environment = old.environment(pair.old)
-    on_gpu = environment is not None and bool(environment.gpus)
+    both = (old.environment(pair.old), new.environment(pair.new))
+    on_gpu = any(one is not None and one.gpus for one in both)
     for pattern, touched in _TOUCHES:
         if pattern.match(difference.field):
             return touched(pair.new.last, on_gpu)

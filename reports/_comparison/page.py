@@ -128,12 +128,12 @@ def _part_line(part: Part, split: Split) -> tuple[str, ...]:
     within = NOT_KNOWN
     if part.spread_s is not None:
         ends = (part.change_s + sign * NORMAL_95 * part.spread_s for sign in (-1, 1))
-        within = " to ".join(map(_signed, ends))
+        within = " to ".join(map(_text.change, ends))
     return (
         text(part.name),
         _text.duration(part.old_s),
         _text.duration(part.new_s),
-        _signed(part.change_s),
+        _text.change(part.change_s),
         within,
         NOT_KNOWN if share is None else f"{100 * share + 0.0:.0f} %".replace("-0 %", "0 %"),
     )
@@ -347,9 +347,3 @@ def _case(one: Measurement) -> str:
     if one.ranks is not None:
         words.append(plural(one.ranks, "rank"))
     return ", ".join(words)
-
-
-def _signed(seconds: float) -> str:
-    if not seconds:
-        return "0"
-    return f"{'+' if seconds > 0 else '-'}{_text.duration(abs(seconds))}"

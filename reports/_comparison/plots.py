@@ -110,8 +110,7 @@ def _change(path: Path, split: Split) -> None:
 
 def _said(part: Part) -> str:
     before, after = _text.duration(part.old_s), _text.duration(part.new_s)
-    sign = "+" if part.change_s > 0 else "-" if part.change_s < 0 else ""
-    return f"{sign}{_text.duration(abs(part.change_s))} ({before} to {after})"
+    return f"{_text.change(part.change_s)} ({before} to {after})"
 
 
 def _ratios(path: Path, timed: Sequence[Pair], *, same_within: float) -> None:

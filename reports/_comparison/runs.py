@@ -2,9 +2,11 @@
 
 A row is what was measured or imported of one part, op, implementation, case, mode, launch, depth,
 cache, ranks and requested settings. A row that was measured several times counts once: its medians
-are starts. Predictions are no rows; nor is what a sweep itself took, nor a total of a trace.
+are starts. Of a row that several machines measured, that of the machine of most rows counts, which
+is told. Predictions are no rows; nor is what a sweep itself took, nor a total of a trace.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,18 +72,46 @@ def read(name: str, path: Path, warnings: list[str]) -> Run:
     measured = latest(found)
     rows = [one for one in measured if is_row(one)]
     kept = records.samples([path], {one.id for one in rows}, warnings=warnings)
-    groups: dict[Key, list[Measurement]] = {}
-    for one in rows:
-        groups.setdefault(identity(one), []).append(one)
+    environments = {one.id: one for one in found if isinstance(one, Environment)}
+    groups, left_out = _of_one_machine(rows, environments)
+    if left_out:
+        warnings.append(
+            f"{name} ({path}) holds rows of several machines: {left_out:,} that another measured, "
+            f"too, are left out; compare runs of one machine"
+        )
     return Run(
         name=name,
         path=path,
-        rows=_rows(list(groups.values()), kept),
-        environments={one.id: one for one in found if isinstance(one, Environment)},
+        rows=_rows(groups, kept),
+        environments=environments,
         predicted=[one for one in measured if one.source == "predicted"],
         traced=[one for one in measured if one.op in TRACE_OPS],
         findings=[one for one in found if isinstance(one, Finding)],
     )
+
+
+def _of_one_machine(
+    rows: Iterable[Measurement], environments: Mapping[str, Environment]
+) -> tuple[list[list[Measurement]], int]:
+    """Return the measurements of each row, of one machine each, and how many rows that left out."""
+    groups: dict[tuple[Key, Key], list[Measurement]] = {}
+    for one in rows:
+        groups.setdefault((identity(one), _machine(one, environments)), []).append(one)
+    counts = Counter(machine for _, machine in groups)
+    chosen: dict[Key, Key] = {}
+    for key, machine in groups:
+        if key not in chosen or counts[machine] > counts[chosen[key]]:
+            chosen[key] = machine
+    kept = [group for (key, machine), group in groups.items() if chosen[key] == machine]
+    return kept, len(groups) - len(kept)
+
+
+def _machine(one: Measurement, environments: Mapping[str, Environment]) -> Key:
+    """Return what measured a row: GPUs, else the processor; nothing is known of what was read."""
+    known = environments.get(one.environment) if one.source == "measured" else None
+    if known is None:
+        return ()
+    return tuple(gpu.name for gpu in known.gpus) or (known.processor,)
 
 
 def is_row(one: Measurement) -> bool:

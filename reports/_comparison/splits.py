@@ -9,17 +9,18 @@ Wholes and parts, where both runs have them:
     a cycle of a log    the components that it prints; what they leave is the rest of the cycle
     a step of a trace   each class by the time in which only it ran, scaled from the trace to a
                         step; what overlaps and what is idle are parts of their own
-    a predicted pass    its parts by class: no noise, and nobody measured it
+    a predicted pass    its parts by class: no noise, and nobody measured it; without what only one
+                        of the two knows, which is no change
     the rows            else: one call of each row that both runs timed, summed by class and op,
                         without the machine's ceilings. That is no pass: a row counts once, however
                         often a pass makes that call
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from reports import _budget
+from reports import _budget, _text
 from reports._comparison.matching import Matched, Pair
 from reports._comparison.runs import Row, Run
 from reports._comparison.verdicts import NORMAL_95
@@ -217,9 +218,10 @@ def _predicted(old: Run, new: Run) -> Iterator[Split]:
         for run in (old, new)
     )
     for title in [name for name in olds if name in news][:_MOST_PREDICTED]:
+        unknown = {key for one in (olds[title], news[title]) for key in map(_op, one.whole.unknown)}
         a, b = (
             {str(name): total.seconds or 0.0 for name, total in one.by_class().items()}
-            for one in (olds[title], news[title])
+            for one in (_without(olds[title], unknown), _without(news[title], unknown))
         )
         parts = [
             Part(name=name, old_s=a.get(name, 0.0), new_s=b.get(name, 0.0))
@@ -227,9 +229,22 @@ def _predicted(old: Run, new: Run) -> Iterator[Split]:
         ]
         whole = Part(name="pass", old_s=sum(a.values()), new_s=sum(b.values()))
         if whole.old_s and whole.new_s:
+            lacks = f", without {_text.listed(sorted({op for _, op in unknown}))}"
             yield Split(
-                what=f"a pass of {title}", source="predicted", whole=whole, parts=tuple(parts)
+                what=f"a pass of {title}{lacks if unknown else ''}",
+                source="predicted",
+                whole=whole,
+                parts=tuple(parts),
             )
+
+
+def _op(one: Measurement) -> tuple[str, str]:
+    return one.part, one.op
+
+
+def _without(one: _budget.Pass, unknown: Collection[tuple[str, str]]) -> _budget.Pass:
+    """Return a pass without ops that have no time in it, or in the one that it is held against."""
+    return replace(one, records=tuple(each for each in one.records if _op(each) not in unknown))
 
 
 def _is_of_a_pass(one: Measurement) -> bool:

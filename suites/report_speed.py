@@ -1,6 +1,6 @@
 """CPU time, memory and size of a report of many records, beside another checkout, in turns.
 
-    python -m suites.report_speed [--count 100000] [--other CHECKOUT] [--rounds 3]
+    python -m suites.report_speed [--count 100000] [--beside CHECKOUT] [--rounds 3]
 
 Each run is a process of its own, `python -m reports.build` in the checkout, on one file of records
 that nobody measured (suites/_made_up_records.py). Printed for each checkout, with plots and
@@ -44,15 +44,15 @@ class Run:
 @application.command()
 def main(
     count: Annotated[int, typer.Option(min=0, max=10**6, help="Records, about.")] = 100_000,
-    other: Annotated[
+    beside: Annotated[
         Path | None, typer.Option(help="A checkout to take turns with, such as a git worktree.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Runs of each side.")] = 3,
 ) -> None:
     """Print what `reports.build` takes for made-up records, with plots and without."""
-    if other is not None and not (other / "reports" / "build.py").is_file():
-        raise UsageError(f"--other {other} has no reports/build.py; name a checkout")
-    checkouts = {"this": _HERE} | ({} if other is None else {"other": other.resolve()})
+    if beside is not None and not (beside / "reports" / "build.py").is_file():
+        raise UsageError(f"--beside {beside} has no reports/build.py; name a checkout")
+    checkouts = {"this": _HERE} | ({} if beside is None else {"other": beside.resolve()})
     found: dict[tuple[str, bool], list[Run]] = {}
     with tempfile.TemporaryDirectory(prefix="report-speed-") as folder:
         records = Path(folder) / "records.jsonl"

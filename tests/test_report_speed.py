@@ -82,6 +82,6 @@ def test_a_checkout_without_reports_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        cli.run(report_speed.application, report_speed.PROGRAM, ["--other", str(tmp_path)])
+        cli.run(report_speed.application, report_speed.PROGRAM, ["--beside", str(tmp_path)])
     assert end.value.code == 2
     assert "has no reports/build.py" in capsys.readouterr().err

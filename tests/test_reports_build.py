@@ -188,7 +188,8 @@ def test_a_disk_that_fills_up_is_one_line_and_exit_1(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stderr == (
-        "python -m reports.build: file too large; a limit of this shell stands against it (ulimit -f)\n"
+        "python -m reports.build: file too large; a limit of this shell stands against it "
+        "(ulimit -f)\n"
     )
     assert not (tmp_path / "out").exists()
 

@@ -346,6 +346,6 @@ def _require_device(job: Job) -> None:
     if count < job.ranks:
         present = {0: "no NVIDIA GPU was", 1: "1 NVIDIA GPU was"}.get(count, f"{count} GPUs were")
         raise UsageError(
-            f"--device cuda needs {job.ranks}, but {present} found; give --device cpu for a "
-            f"shrunken stub, or --predict GPU for what bytes and flops give"
+            f"--device cuda needs {job.ranks} GPU{'s' * (job.ranks > 1)}, but {present} found; "
+            f"give --device cpu for a shrunken stub, or --predict GPU for what bytes and flops give"
         )

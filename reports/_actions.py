@@ -123,36 +123,35 @@ def _cycle(subject: Subject, points: Sequence[OperatingPoint]) -> _Cycle | None:
     if point is not None and point.is_cycle:
         if point.accepted is not None:
             accepted = (point.accepted, point.accepted)
-        requests = point.requests or requests
         return _Cycle(
             seconds=point.seconds,
             is_whole=True,
             accepted=accepted,
             records=(point.record,),
-            requests=requests,
+            requests=point.requests or requests,
         )
     known = _pass(subject, base)
     if known is None:
         return None
-    seconds, record = known
+    seconds, rest_s, record = known
     return _Cycle(
-        seconds=seconds,
-        is_whole=subject.best is None and _forecast.rest_s(base) > 0,
+        seconds=seconds + rest_s,
+        is_whole=rest_s > 0,
         accepted=accepted,
         records=(record,),
         requests=requests,
     )
 
 
-def _pass(subject: Subject, base: Measurement | None) -> tuple[float, Measurement] | None:
-    """Return the pass as it is, with the rest of its cycle where the prediction was given one."""
+def _pass(subject: Subject, base: Measurement | None) -> tuple[float, float, Measurement] | None:
+    """Return the pass as it is, and the rest of its cycle where the prediction was given one."""
     whole, seen = subject.mode("eager") or subject.best, subject.observed
     if whole is not None and whole.median_s:
-        return whole.median_s, whole
+        return whole.median_s, 0.0, whole
     if seen is not None:
-        return seen.seconds + _forecast.rest_s(base), seen.record
+        return seen.seconds, _forecast.rest_s(base), seen.record
     now_s = None if base is None else number(base.dims, "alone_s")
-    return None if base is None or not now_s else (now_s + _forecast.rest_s(base), base)
+    return None if base is None or not now_s else (now_s, _forecast.rest_s(base), base)
 
 
 def _unexplained(subject: Subject, shown: Waterfall | None, cycle: _Cycle) -> Iterator[_Action]:

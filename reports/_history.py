@@ -126,7 +126,11 @@ def chosen(
         found = "no row holds" if not names else f"{_text.plural(len(names), 'row')} hold"
         examples = "; ".join(list(names)[:4])
         hint = f": {examples}" if examples else ""
-        raise UsageError(f"{found} all words of --row {row or ''!r}{hint}; name one of the list")
+        where = "" if machine is None else f" on a machine of --machine {machine!r}"
+        raise UsageError(
+            f"{found} all words of --row {row or ''!r}{where}{hint}; name one of "
+            "those that the command lists without --row"
+        )
     return max(exact or fitting, key=lambda key: len(groups[key]))
 
 

@@ -7,12 +7,17 @@ Other files of the folder are left alone. Prints the paths of the two pages and,
 what the report begins with, as plain text.
 """
 
+import contextlib
 import gc
 import re
 import shutil
+import signal
+import sys
 import tempfile
+import time
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -20,6 +25,8 @@ from verifyscope import cli
 from verifyscope.errors import UsageError
 
 PAGE, HTML = "report.md", "report.html"
+_ASIDE = ".building-"
+_ABANDONED_S = 3600.0  # no build takes as long: it was killed
 _PLOT = re.compile(r"^!\[.*\]\(([\w-]+\.png)\)$", re.MULTILINE)
 
 app = cli.app(None)
@@ -50,7 +57,8 @@ def main(
     found = collect(run)
     was_there = folder.is_dir()
     folder.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=".building-", dir=folder))
+    _clear(folder)
+    aside = Path(tempfile.mkdtemp(prefix=_ASIDE, dir=folder))
     try:
         _page.write(found, aside, command=cli.command_line(), plots=plots)
         _move_into_place(aside, folder)
@@ -71,6 +79,19 @@ def main(
             print(paragraph)
 
 
+def _clear(folder: Path) -> None:
+    """Remove what builds left aside that were killed; one that runs now is left alone."""
+    for aside in folder.glob(f"{_ASIDE}*"):
+        with contextlib.suppress(OSError):  # its own build has removed it meanwhile
+            if time.time() - aside.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(aside)
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    """End as by Ctrl-C, so that nothing is left aside."""
+    sys.exit(128 + number)
+
+
 def _move_into_place(aside: Path, folder: Path) -> None:
     """Move the plots and then the page; remove the plots that only the page before showed."""
     before = _plots_of(folder / PAGE)
@@ -87,5 +108,6 @@ def _plots_of(page: Path) -> set[str]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _terminated)
     gc.disable()  # much plain data, read once, and then the end: there is nothing to collect
     cli.run(app, "python -m reports.build")

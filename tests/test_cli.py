@@ -31,6 +31,8 @@ def main(how: str, size: int = 1) -> None:
     if how == "library": raise OSError("libx.so: cannot open")
     if how == "many":
         for number in range(100_000): print("row", number)
+    if how == "lacks": import nobody.has_this
+    if how == "ours": import reports.nothing
     if how == "letters": print("23.8\u201324.2 us", os.fsdecode(b"a\\xff.md"))
     if how == "hang":
         import time
@@ -58,6 +60,12 @@ def run(*words: str, stdout: int | None = subprocess.PIPE) -> subprocess.Complet
         ("failure", 1, "3 values are wrong"),
         ("interrupt", 130, "interrupted; what was measured is kept"),
         ("folder", 1, "/: is a directory; name a file"),
+        (
+            "lacks",
+            1,
+            "this Python lacks nobody; in the checkout `python -m verifyscope.install here` adds "
+            "what the project needs, and changes nothing that is here",
+        ),
         ("full", 1, "r.jsonl: no space left on device; free some or name another folder"),
     ],
 )
@@ -96,7 +104,9 @@ def test_what_went_well_is_silent_and_exits_0() -> None:
     assert "Do one thing." in shown.stdout
 
 
-@pytest.mark.parametrize(("how", "cause"), [("fault", "KeyError"), ("library", "libx.so")])
+@pytest.mark.parametrize(
+    ("how", "cause"), [("fault", "KeyError"), ("library", "libx.so"), ("ours", "reports")]
+)
 def test_a_fault_of_ours_is_a_plain_traceback(how: str, cause: str) -> None:
     done = run(how)
     assert done.returncode == 1

@@ -99,6 +99,24 @@ def test_what_is_cut_short_by_its_share_is_no_failure(tmp_path: Path) -> None:
     assert run(tmp_path, step("is cut", keeps, limit_s=1.0, may_be_cut=True)) == 0
 
 
+def test_what_a_signal_ends_or_is_just_done_has_kept_its_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_signal = "import signal, time\nsignal.signal(2, signal.SIG_DFL)\ntime.sleep(60)"
+    done = "import sys, time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: sys.exit(0)\n"
+    status = run(
+        tmp_path,
+        step("by a signal", by_signal, limit_s=1.0, may_be_cut=True),
+        step("is done", done, limit_s=1.0, may_be_cut=True),
+        step("may not be cut", by_signal, limit_s=1.0),
+    )
+    assert status == 1
+    rows = [row.split("\t") for row in capsys.readouterr().out.splitlines()[:3]]
+    assert [(row[2], row[0]) for row in rows] == [
+        ("by a signal", "cut"), ("is done", "cut"), ("may not be cut", "failed"),
+    ]  # fmt: skip
+
+
 def test_what_a_step_leaves_of_its_share_is_for_later_ones(tmp_path: Path) -> None:
     said: list[str] = []
     job.run(

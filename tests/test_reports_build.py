@@ -4,8 +4,10 @@ import errno
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -123,6 +125,42 @@ def test_a_build_that_fails_leaves_the_report_before_whole(
     assert not (tmp_path / "new" / "place").exists()
 
 
+def test_a_build_that_is_terminated_leaves_nothing_aside(tmp_path: Path) -> None:
+    path, out = write(tmp_path / "records.jsonl", whole_run()), tmp_path / "out"
+    out.mkdir()
+    build_it = [sys.executable, "-m", "reports.build", str(path), "--out", str(out)]
+    with subprocess.Popen(build_it, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        while not names(out):  # until it has begun; then it draws, which takes a while
+            assert process.poll() is None
+            time.sleep(0.001)
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    assert names(out) == set()
+
+
+def test_what_a_killed_build_left_aside_goes_with_the_next_and_a_running_one_stays(
+    tmp_path: Path,
+) -> None:
+    path, out = write(tmp_path / "records.jsonl", [GPU, kernel("own", 1.0)]), tmp_path / "out"
+    for name, age_s in ((".building-old", 7200), (".building-new", 60)):
+        (out / name).mkdir(parents=True)
+        os.utime(out / name, (time.time() - age_s,) * 2)
+    make(path, "--out", out, "--no-plots")
+    assert names(out) == {"report.md", "report.html", ".building-new"}
+
+
+@pytest.mark.parametrize(
+    "name", [b"a\xff.jsonl", b"a b.jsonl", b"a\nb.jsonl", b"<img src=x>.jsonl"]
+)
+def test_a_file_of_any_name_gets_a_report(tmp_path: Path, name: bytes) -> None:
+    path = tmp_path / os.fsdecode(name)
+    write(path, [GPU, kernel("own", 1.0)])
+    out = tmp_path / os.fsdecode(b"out\xff")
+    assert make(path, "--out", out, "--no-plots") == 0
+    assert names(out) == {"report.md", "report.html"}
+    assert "<img src=x>" not in (out / "report.html").read_text()
+
+
 NEWER = encoded(GPU).replace(b'"schema":1', b'"schema":7')
 
 
@@ -188,8 +226,8 @@ def test_a_disk_that_fills_up_is_one_line_and_exit_1(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stderr == (
-        "python -m reports.build: file too large; a limit of this shell stands against it "
-        "(ulimit -f)\n"
+        "python -m reports.build: file too large; "
+        "a limit of this shell stands against it (ulimit -f)\n"
     )
     assert not (tmp_path / "out").exists()
 

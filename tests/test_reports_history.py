@@ -124,7 +124,10 @@ def test_words_that_name_several_rows_or_none_are_asked_for_again(told: Told, fo
     assert told.refused.startswith("4 rows hold all words of --row 'tree_attention': ")
     assert "tree_attention/flashinfer case0, verify, graph, cold" in told.refused
     told.of(folder, "--row", "moe")
-    assert told.refused == "no row holds all words of --row 'moe'; name one of the list"
+    assert told.refused == (
+        "no row holds all words of --row 'moe'; name one of those that the command lists "
+        "without --row"
+    )
     told.of(folder, "--row", "triton case1", "--machine", "H200")
     assert told.refused.startswith("no row holds")
 

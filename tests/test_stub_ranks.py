@@ -296,7 +296,7 @@ def test_a_gpu_that_is_not_there_is_said_before_torch_is_loaded(
     with pytest.raises(SystemExit) as ended:
         cli.run(replay.app, "python -m graphs.replay", ["--model", "kimi-k2.5", "--device", "cuda"])
     assert ended.value.code == 2
-    assert "--device cuda needs 1, but no NVIDIA GPU was found; give --device cpu" in (
+    assert "--device cuda needs 1 GPU, but no NVIDIA GPU was found; give --device cpu" in (
         capsys.readouterr().err
     )
 

@@ -33,8 +33,10 @@ _LOOK_S = 0.05
 _KEEP_S = 12.0  # what a step that may be cut has, instead of the first, to end by itself
 _MARK = "VERIFYSCOPE_STEP"
 _LONGEST_REASON = 160
-# How the project's commands end when they are interrupted or terminated, with what they have kept.
-_KEPT = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
+# How what is interrupted or terminated ends, done by itself or by the signal: records are appended
+# at once, and kept. What only a kill ends hangs.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_KEPT = frozenset({0, *(128 + one for one in _SIGNALS), *(-one for one in _SIGNALS)})
 
 
 @dataclass(frozen=True, kw_only=True)

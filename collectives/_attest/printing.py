@@ -1,5 +1,6 @@
 """What attest prints: the verdict in one sentence, then settings, workers, choices and findings."""
 
+import sys
 from collections.abc import Iterator
 
 from collectives._attest.conclusion import Conclusion, Taken, listed
@@ -22,9 +23,15 @@ def report(found: Conclusion) -> None:
         (_SETTINGS, list(_settings(found))),
         (_WORKERS, list(_workers(found))),
         (_TAKEN, list(_taken(found))),
-        (_FINDINGS, [_finding(one) for one in found.findings[1:]]),
     )
     cli.print_tables(tables, below_text=True)
+    more = [_finding(one) for one in found.findings[1:]]
+    if not cli.is_terminal(sys.stdout):
+        cli.print_tables([(_FINDINGS, more)], below_text=True)
+        return
+    for where, name, sentence, action in more:
+        print()
+        cli.print_finding(f"found {name}, {where}", sentence, f"next: {action}" if action else "")
 
 
 def as_json(found: Conclusion) -> dict[str, object]:

@@ -5,8 +5,8 @@
 
 The load is `bytes`, `requests`, `context` and the like (`ingest.load_tables`); a column of GPUs is
 the ranks. Rows of equal words are a series. A time is that of an all-reduce where header or row say
-so, else of something unnamed. Cells that hold no time are passed over, rows of another length
-counted and named.
+so, else of something unnamed. Cells that hold no time are passed over; rows of another length, and
+those beyond a hundred thousand, are counted and named.
 """
 
 import re
@@ -60,11 +60,13 @@ def read(log: Log) -> Iterator[Read]:
     header: _Header | None = None
     unread: list[int] = []
     series: dict[tuple[object, ...], list[Measurement]] = {}
-    count = unread_count = 0
+    count = unread_count = left_out = 0
     for line, text in log.lines:
         if header is None:
             header = _header(text)
-        elif text.strip() and count < _MOST_ROWS:
+        elif text.strip() and count == _MOST_ROWS:
+            left_out += 1
+        elif text.strip():
             row = cells(text)
             if len(row) != header.columns or not _load(row[header.load]):
                 unread_count += 1
@@ -79,8 +81,12 @@ def read(log: Log) -> Iterator[Read]:
         yield nccl_findings.finding(
             found, file=log.file, environment=log.environment, command=log.command
         )
-    fault = Fault.unread("rows of a table of times", unread, count=unread_count)
-    yield from findings_on([fault] if unread_count else [], log)
+    what, faults = "rows of a table of times", []
+    if unread_count:
+        faults.append(Fault.unread(what, unread, count=unread_count))
+    if left_out:
+        faults.append(Fault.left_out(what, left_out))
+    yield from findings_on(faults, log)
 
 
 def _header(text: str) -> _Header | None:

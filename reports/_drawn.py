@@ -330,13 +330,13 @@ def _played(one: _budget.Pass, whole: Forecast, *, floor_s: float | None) -> lis
     return bars
 
 
-def waterfall(one: _budget.Pass, whole: Forecast, *, folder: Folder) -> str | None:
+def what_if(one: _budget.Pass, whole: Forecast, *, folder: Folder) -> str | None:
     """Plot what each lever takes off the pass, on top of those above it."""
     steps = _forecast.steps(whole)
     path = folder.file("what-if.png") if len(steps) > 1 else None
     if path is None:
         return None
-    _plots.waterfall(
+    _plots.what_if(
         path,
         steps,
         floor_s=one.whole.floor_s,

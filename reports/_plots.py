@@ -120,7 +120,7 @@ def budget(path: Path, bars: Sequence[Bar], *, title: str) -> None:
     style.save(path, draw, height=1.0 + 0.62 * len(bars))
 
 
-def waterfall(
+def what_if(
     path: Path, steps: Sequence[tuple[str, float]], *, floor_s: float | None, title: str
 ) -> None:
     """Plot the first seconds whole, then what each further step takes off, and what is left."""

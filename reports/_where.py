@@ -38,7 +38,7 @@ class Where:
     timelines: list[PassView]
     classes: str
     plot: str | None
-    waterfall: str | None
+    what_if: str | None
     fits: str
     fits_left_out: str
     agreements: str
@@ -61,7 +61,7 @@ def view(found: Collected, passes: Sequence[_budget.Pass], folder: Folder) -> Wh
         timelines=[one for one in views if one.timeline],
         classes=_budget.classes_table(shown, labels) if side_by_side else "",
         plot=_drawn.budget(shown, labels, wholes=wholes, folder=folder),
-        waterfall=_drawn.waterfall(lifted[0], wholes[lifted[0].made_by], folder=folder)
+        what_if=_drawn.what_if(lifted[0], wholes[lifted[0].made_by], folder=folder)
         if lifted
         else None,
         fits=fits,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest import formats
+from ingest import csv_tables, formats
 from ingest.looks import is_json, looks
 from tests.test_ingest import ingest
 from tests.test_shipped import read
@@ -90,3 +90,14 @@ def test_files_that_nobody_knows_are_named_by_kind_and_the_formats_once(
         "python -m ingest: what is read, with a line of each: python -m ingest --formats",
         "python -m ingest: 6 of 7 files could not be read; the others are",
     ]
+
+
+def test_rows_beyond_the_most_are_counted_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_tables, "_MOST_ROWS", 2)
+    rows = "".join(f"{size},10.0\n" for size in (1024, 2048, 4096, 8192))
+    found = read(tmp_path, f"bytes,nccl_us\n{rows}".encode())
+    assert [one.dims["bytes"] for one in found if isinstance(one, Measurement)] == [1024, 2048]
+    (said,) = [one.sentence for one in found if isinstance(one, Finding)]
+    assert said == "2 lines with further rows of a table of times are left out"

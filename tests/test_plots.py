@@ -92,7 +92,7 @@ def budget(*bars: _plots.Bar) -> Callable[[Path], None]:
 def waterfall(
     steps: list[tuple[str, float]], floor_s: float | None = 7e-3
 ) -> Callable[[Path], None]:
-    return lambda path: _plots.waterfall(path, steps, floor_s=floor_s, title=f"Predicted: {LONG}")
+    return lambda path: _plots.what_if(path, steps, floor_s=floor_s, title=f"Predicted: {LONG}")
 
 
 GAP = _plots.Line(label="a hang", x=[1024, 2048, 4096], y=[9 * US, float("nan"), 11 * US])

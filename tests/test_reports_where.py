@@ -253,7 +253,7 @@ def test_the_plots_have_the_numbers_of_the_tables(
         floors.append(floor_s)
 
     monkeypatch.setattr(_plots, "budget", keep_bars)
-    monkeypatch.setattr(_plots, "waterfall", keep_steps)
+    monkeypatch.setattr(_plots, "what_if", keep_steps)
     path = write(tmp_path / "r.jsonl", a_pass())
     _page.write(collect([path]), tmp_path, command="c", plots=True)
     assert [bar.label for bar in bars] == [
@@ -301,7 +301,7 @@ def test_the_waterfall_is_of_the_first_pass_that_has_levers(
     def keep(path: Path, steps: object, *, title: str, **_: object) -> None:
         titles.append(title)
 
-    monkeypatch.setattr(_plots, "waterfall", keep)
+    monkeypatch.setattr(_plots, "what_if", keep)
     path = tmp_path / "r.jsonl"
     words = ["--model", "kimi-k2.5", "--tp", "8", "--predict", "rtx-pro-6000-server"]
     code, _, _ = replay([*words, "--rows", "1,2", "--records", str(path)], capsys)
@@ -314,5 +314,5 @@ def test_the_waterfall_is_of_the_first_pass_that_has_levers(
 def test_a_waterfall_is_drawn(tmp_path: Path) -> None:
     steps = [("now", 12e-3), ("less", 9e-3), ("more", 9.5e-3), ("nothing", 9.5e-3)]
     for name, floor_s in (("a.png", 4e-3), ("b.png", None)):
-        _plots.waterfall(tmp_path / name, steps, floor_s=floor_s, title="t")
+        _plots.what_if(tmp_path / name, steps, floor_s=floor_s, title="t")
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")

@@ -38,3 +38,7 @@ copied; held_bytes. Times are of a whole pass, of the slowest rank.
   other axis), base_s, slope_s (a row, or a token of context), worst_s, sizes; ratio, ratio_low,
   ratio_high of the largest against the smallest, and grows: grows | does not grow | unsure.
 """
+
+from verifyscope import lacking
+
+lacking.watch()

@@ -1,1 +1,5 @@
 """Other people's measurements become Records: `python -m ingest FILE...`."""
+
+from verifyscope import lacking
+
+lacking.watch()

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from verifyscope import lacking
+
 if TYPE_CHECKING:
     from kernels._capture import CaptureFailed as CaptureFailed
     from kernels._capture import upload as upload
@@ -74,6 +76,8 @@ _IN: Mapping[str, str] = MappingProxyType(
 _HOME: Mapping[str, str] = MappingProxyType(
     {name: f"kernels.{module}" for module, names in _IN.items() for name in names.split()}
 )
+
+lacking.watch()
 
 # Triton 3.10 will turn FP fusion off: say which one we compile with, in one place.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")

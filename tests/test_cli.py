@@ -63,8 +63,9 @@ def run(*words: str, stdout: int | None = subprocess.PIPE) -> subprocess.Complet
         (
             "lacks",
             1,
-            "this Python lacks nobody; in the checkout `python -m verifyscope.install here` adds "
-            "what the project needs, and changes nothing that is here",
+            "this Python lacks nobody; after `make setup` activate .venv, or in the checkout "
+            "`python -m verifyscope.install here` adds what the project needs, and changes "
+            "nothing that is here",
         ),
         ("full", 1, "r.jsonl: no space left on device; free some or name another folder"),
     ],

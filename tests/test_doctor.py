@@ -11,7 +11,8 @@ import pytest
 
 from tests.fake_nvml import H200, FakeNvml
 from verifyscope import doctor, environment, machine
-from verifyscope.machine import FLOORS, GpuHealth, Machine
+from verifyscope.lacking import FLOORS
+from verifyscope.machine import GpuHealth, Machine
 from verifyscope.records import Environment
 
 _ALL = frozenset(machine._IMPORTS)

@@ -17,6 +17,7 @@ from typing import BinaryIO, NoReturn, TextIO
 
 import typer
 
+from verifyscope import lacking
 from verifyscope.errors import Failure, UsageError
 from verifyscope.privacy import redacted
 
@@ -188,24 +189,12 @@ def _ending(error: BaseException, program: str) -> tuple[str, int] | None:
     if isinstance(error, OSError) and error.errno is not None:
         return _sentence(error), 1
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
-        return _lacking(error.name)
+        said = lacking.sentence(error.name)
+        return None if said is None else (said, 1)
     message = getattr(error, "format_message", None)
     if message is None:
         return None
     return f"{str(message()).rstrip('.')}; '{program} --help' lists what is allowed", 2
-
-
-def _lacking(module: str) -> tuple[str, int] | None:
-    """Return what to do where a package of others is not installed; None if it is one of ours."""
-    from verifyscope.machine import FLOORS
-
-    package = module.partition(".")[0]
-    if package in ("verifyscope", *FLOORS):
-        return None
-    return (
-        f"this Python lacks {package}; in the checkout `python -m verifyscope.install here` adds "
-        f"what the project needs, and changes nothing that is here"
-    ), 1
 
 
 def _sentence(error: OSError) -> str:

@@ -253,7 +253,7 @@ def _require_base() -> None:
 
 def _require_checkout() -> None:
     """Raise `UsageError` where only verifyscope itself is installed."""
-    from verifyscope.machine import FLOORS
+    from verifyscope.lacking import FLOORS
 
     missing = [name for name in FLOORS if not (_ROOT / name / "__init__.py").exists()]
     if missing:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from verifyscope.machine import FLOORS, PROGRAMS, Machine
+from verifyscope.lacking import FLOORS
+from verifyscope.machine import PROGRAMS, Machine
 from verifyscope.records import Evidence, Finding
 from verifyscope.units import bytes_
 

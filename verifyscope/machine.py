@@ -16,6 +16,7 @@ from itertools import combinations
 from pathlib import Path
 
 from verifyscope import environment, nvml
+from verifyscope.lacking import FLOORS
 from verifyscope.records import Environment
 
 _IMPORTS = (
@@ -34,7 +35,6 @@ _IMPORTS = (
     "triton",
 )
 PROGRAMS = ("g++", "nvcc", "ncu", "compute-sanitizer", "nsys")
-FLOORS = ("kernels", "collectives", "graphs", "ingest", "reports", "suites")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

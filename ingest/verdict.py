@@ -78,6 +78,8 @@ def verdict(
         )
     if findings:
         return f"{_of_file(findings[0], named=True) if several else ''}{findings[0].sentence}"
+    if concluded:
+        return f"{counted}; {min(concluded, key=_place).sentence}"
     return f"{counted}; nothing in them looks wrong"
 
 

@@ -1,14 +1,17 @@
 """The section of findings: what each says, what it rests on, and what to do next.
 
-Findings of one name and one next action stand together. The most is worth first, then the surest.
+Findings of one name and one next action stand together: first what is worth most, then the surest,
+of those what would stand first elsewhere (verifyscope/first_findings.py).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from reports import _marks, _packed, _text
 from reports._collected import Collected
 from reports._markdown import bullets, code, text
+from verifyscope import first_findings
 from verifyscope.records import TRACE_OPS, Confidence, Evidence, Finding, Measurement
 
 MOST_FINDINGS = 40
@@ -51,8 +54,15 @@ def left_out(findings: Sequence[Finding]) -> int:
 def _ordered(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings in their order; one that was met twice counts once."""
     distinct = {(one.name, one.sentence, one.evidence): one for one in findings}
-    return sorted(
-        distinct.values(), key=lambda one: (-(one.worth_s or 0.0), _ORDER.index(one.confidence))
+    return sorted(distinct.values(), key=_place)
+
+
+def _place(one: Finding) -> tuple[float, int, float]:
+    place = first_findings.place(one.name)
+    return (
+        -(one.worth_s or 0.0),
+        _ORDER.index(one.confidence),
+        math.inf if place is None else place,
     )
 
 

@@ -162,7 +162,7 @@ def rest_s(base: Measurement | None) -> float:
     """Return draft and host of a cycle, of which the pass is a known share; 0 of a pass alone."""
     pass_s = None if base is None else _dim(base, "alone_s")
     share = None if base is None else base.method.get("share")
-    if not pass_s or not isinstance(share, int | float) or not 0 < share <= 1:
+    if pass_s is None or pass_s <= 0 or not isinstance(share, int | float) or not 0 < share <= 1:
         return 0.0
     return speculation.cycle_s(pass_s, share=share) - pass_s
 

@@ -18,6 +18,7 @@ import jinja2
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import unescapeAll
 from markdown_it.renderer import RendererHTML
+from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
@@ -38,6 +39,7 @@ _OWN_IDS = (
     "records-rows",
     "tip",
 )
+_BEGINS_MARKUP = re.compile(r"[\n\\`*_\[\]!<&~]")
 _SUMMARY = re.compile(r"<summary>(.*)</summary>")
 
 
@@ -177,7 +179,21 @@ def _cell(token: Token) -> str:
 
 @cache
 def _markdown() -> MarkdownIt:
-    return MarkdownIt("commonmark", {"html": True}).enable("table")
+    markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
+    markdown.core.ruler.at("inline", _inline)
+    return markdown
+
+
+def _inline(state: StateCore) -> None:
+    """Take words in which no rule of CommonMark finds a beginning as they are: most cells."""
+    for token in state.tokens:
+        if token.type != "inline":
+            continue
+        if _BEGINS_MARKUP.search(token.content) is None:
+            token.children = [Token("text", "", 0, content=token.content)] if token.content else []
+        else:
+            token.children = []
+            state.md.inline.parse(token.content, state.md, state.env, token.children)
 
 
 def _sections(body: str) -> Iterator[str]:

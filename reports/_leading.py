@@ -7,7 +7,7 @@ begins with that, and findings have their section.
 from reports._collected import Collected
 from reports._markdown import code, text
 from reports._subject import Subject
-from verifyscope.first_findings import OF_HOSTS, OF_LOGS
+from verifyscope import first_findings
 from verifyscope.records import Finding
 
 # What the other sentences of a verdict say where they can.
@@ -23,7 +23,7 @@ def leading(subject: Subject, found: Collected) -> str:
     known = [
         one
         for one in found.findings
-        if (one.name in OF_LOGS or one.name in OF_HOSTS) and one.name not in _OF_SPECULATION
+        if first_findings.place(one.name) is not None and one.name not in _OF_SPECULATION
     ]
     if not known:
         return ""
@@ -32,8 +32,7 @@ def leading(subject: Subject, found: Collected) -> str:
 
 
 def _place(one: Finding) -> tuple[int, float]:
-    places = [names.index(one.name) for names in (OF_LOGS, OF_HOSTS) if one.name in names]
-    return min(places), -(one.worth_s or 0.0)
+    return first_findings.place(one.name) or 0, -(one.worth_s or 0.0)
 
 
 def _of_file(one: Finding, found: Collected) -> str:

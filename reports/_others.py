@@ -232,21 +232,25 @@ def _held(dims: Mapping[str, Value]) -> str:
 def _points_table(of_op: Sequence[Series]) -> str:
     """Return times by T, of each series some points from the quickest to the slowest."""
     each = max(1, _MOST_ROWS // len(of_op))
-    chosen = [(one, point) for one in of_op for point in _spread(one.points(), each)]
+    chosen = [
+        (one, varying, point)
+        for one in of_op
+        for varying in [_varying(one)]
+        for point in _spread(one.points(), each)
+    ]
     if not chosen:
         return _rows_table([Series(_spread_rows(one, each)) for one in of_op])
-    tokens = sorted({t for _, point in chosen for t in point})
+    tokens = sorted({t for *_, point in chosen for t in point})
     columns = [t for t in tokens if t & (t - 1) == 0][:_MOST_T]  # 1, 2, 4, ...
     lines = [
         (
             code(one.first.implementation),
             text(_provenance.system(one.first)) or NOT_KNOWN,
-            _held(
-                {k: v for k, v in _any(point).dims.items() if k in _varying(one) and k != one.axis}
-            ),
+            _held({k: v for k, v in _any(point).dims.items() if k in varying and k != axis}),
             *(_text.median(point.get(t)) for t in columns),
         )
-        for one, point in chosen
+        for one, varying, point in chosen
+        for axis in [one.axis]
     ]
     axis = of_op[0].axis
     header = ("by", "on", "point", *(f"{axis}={t}" for t in columns))

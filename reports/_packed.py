@@ -9,6 +9,7 @@ import base64
 import itertools
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -128,11 +129,10 @@ def _letters(shown: Sequence[Row], left_out: int) -> str:
     return base64.b64encode(zlib.compress(msgspec.json.encode(columns), _LEVEL)).decode("ascii")
 
 
-def _words(values: Iterable[str]) -> _Words:
+def _words(values: Sequence[str]) -> _Words:
     """Return a column, its words on one line each."""
-    numbers: dict[str, int] = {}
-    at = [numbers.setdefault(value, len(numbers)) for value in values]
-    return _Words([one_line(word) for word in numbers], at)
+    numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+    return _Words([one_line(word) for word in numbers], list(map(numbers.__getitem__, values)))
 
 
 def _of_measurement(one: Measurement, found: Collected, name: str) -> Row:
@@ -197,10 +197,22 @@ def _takes(one: Compiled) -> str:
 
 def _how(one: Measurement) -> str:
     """Return how it was timed, on how many ranks, and which settings it asked for."""
-    ranks = None if one.ranks is None else _text.plural(one.ranks, "rank")
-    asked = (f"{name}={value}" for name, value in one.requested.items())
-    words = (one.mode, one.launch, one.cache, ranks, *one.flags, *asked)
-    return " ".join(word for word in words if word)
+    asked = tuple(one.requested.items())
+    return _how_words(
+        one.mode, one.launch, one.cache, ranks=one.ranks, flags=one.flags, asked=asked
+    )
+
+
+@cache  # few differ of many
+def _how_words(
+    *timed: str | None,
+    ranks: int | None,
+    flags: tuple[str, ...],
+    asked: tuple[tuple[str, str], ...],
+) -> str:
+    counted = None if ranks is None else _text.plural(ranks, "rank")
+    settings = (f"{name}={value}" for name, value in asked)
+    return " ".join(word for word in (*timed, counted, *flags, *settings) if word)
 
 
 def _machine(one: Measurement, found: Collected) -> str:

@@ -15,6 +15,12 @@ from verifyscope.sweep_conclusion import SweepConclusion, export
 
 _MOST_OPEN_SERIES = 3
 _MOST_DRAWN = 24
+_MOST_WHOLE_SWEEPS = 3  # each has up to four plots, and a table for each combination
+
+_SHORTENED = (
+    f"A page has the plots, the intervals and the bandwidths of {_MOST_WHOLE_SWEEPS} sweeps, the "
+    "first; of this one it has the tables below, and all records."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,7 @@ class CombinationsView:
     mode: str
     verdicts: str
     plots: list[Plot]
+    shortened: str
     times: str
     left_out: str
     savings: str
@@ -85,7 +92,10 @@ def view(
     passes = _sweep.passes(plain)
     return SweepView(
         is_there=bool(sweeps or plain),
-        combinations=[_combinations_view(one, series, found, folder) for one in sweeps],
+        combinations=[
+            _combinations_view(one, series, found, folder, is_whole=at < _MOST_WHOLE_SWEEPS)
+            for at, one in enumerate(sweeps)
+        ],
         overview=_sweep_overview.overview(plain, found) if len(plain) > 1 else "",
         series=[_series_view(one, found) for one in shown],
         files=files[: _sweep_overview.MOST_FILES],
@@ -108,7 +118,12 @@ def _series_view(one: _sweep.Series, found: Collected) -> SeriesView:
 
 
 def _combinations_view(
-    one: SweepConclusion, series: Sequence[_sweep.Series], found: Collected, folder: Folder
+    one: SweepConclusion,
+    series: Sequence[_sweep.Series],
+    found: Collected,
+    folder: Folder,
+    *,
+    is_whole: bool,
 ) -> CombinationsView:
     rows = [row for row in _rows(found) if _combinations.belongs(row, one)]
     effect, effect_left_out = _effect.effect_table(one, rows)
@@ -118,7 +133,8 @@ def _combinations_view(
         name=text(_combinations.name(one, found)),
         mode=text(_combinations.mode(one.contest)),
         verdicts=bullets(_combinations.verdicts(one)),
-        plots=_drawn.combinations(one, found, folder=folder),
+        plots=_drawn.combinations(one, found, folder=folder) if is_whole else [],
+        shortened="" if is_whole else _SHORTENED,
         times=_combinations.times_table(one),
         left_out=_together(
             _left_out(_combinations.left_out(one), "size"),
@@ -133,9 +149,9 @@ def _combinations_view(
         believed=_believed.believed_table(one, known) if known.rows else "",
         believed_facts=_believed.facts(known) if known.rows else "",
         believed_combinations=_believed.combinations_table(one, known) if known.rows else "",
-        details=[_series_view(each, found) for each in swept if _is_headline(each, one)][
-            : _sweep.MOST_SERIES
-        ],
+        details=[
+            _series_view(each, found) for each in swept if is_whole and _is_headline(each, one)
+        ][: _sweep.MOST_SERIES],
     )
 
 

@@ -271,7 +271,7 @@ def _by_prediction(subject: Subject, read: OperatingPoint | None) -> str:
         verify_s, records = best.median_s, (best, base)
     elif seen is not None:
         verify_s, records = seen.seconds, (seen.record, base)
-    if verify_s is None:
+    if verify_s is None or verify_s <= 0 or plain_s <= 0:  # no pass can take that
         return ""
     rest_s = _forecast.rest_s(base)
     least = speculation.break_even_accepted(verify_s + rest_s, plain_token_s=plain_s)

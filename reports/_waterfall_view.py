@@ -177,4 +177,5 @@ def _fixed(seconds: float, one: Waterfall) -> str:
 
 
 def _longest(one: Waterfall) -> float:
-    return max(max(low, high) for _, low, high in one.ends())
+    """Return where the longest step ends; of a pass that took no time at all, anything above it."""
+    return max(max(low, high) for _, low, high in one.ends()) or 1.0

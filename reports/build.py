@@ -13,8 +13,8 @@ import re
 import shutil
 import signal
 import sys
-import tempfile
 import time
+import uuid
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
@@ -58,8 +58,9 @@ def main(
     was_there = folder.is_dir()
     folder.mkdir(parents=True, exist_ok=True)
     _clear(folder)
-    aside = Path(tempfile.mkdtemp(prefix=_ASIDE, dir=folder))
+    aside = folder / f"{_ASIDE}{uuid.uuid4().hex[:12]}"
     try:
+        aside.mkdir()
         _page.write(found, aside, command=cli.command_line(), plots=plots)
         _move_into_place(aside, folder)
     except BaseException:

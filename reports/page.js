@@ -1,6 +1,6 @@
 // After tables.js: the record behind a number, and all records, of which only the rows in sight are
 // in the page. Text goes in as text, never as markup.
-const LONG = 240, ROW = 22;
+const LONG = 240, ROW = 22, SLICE = 2 ** 19;
 const tip = document.getElementById("tip");
 
 function reach(numbers) { // one stop of the Tab key a table or a paragraph; arrow keys go on from there
@@ -11,11 +11,21 @@ function unitOf(seconds) { return ["s", "ms", "us"].find((name) => seconds >= SC
 
 function inUnit(seconds, unit, digits) { return Number((seconds / SCALES[unit]).toPrecision(digits)); }
 
+async function bytesOf(letters) { // base64 by slices, between which the page answers
+  const slices = [];
+  for (let at = 0; at < letters.length; at += SLICE) {
+    const slice = atob(letters.slice(at, at + SLICE)), bytes = new Uint8Array(slice.length);
+    for (let place = 0; place < slice.length; place++) bytes[place] = slice.charCodeAt(place);
+    slices.push(bytes);
+    await new Promise((go) => setTimeout(go));
+  }
+  return new Blob(slices);
+}
+
 let unpacking = null;
 function unpacked() { // once, when somebody asks
   unpacking ??= (async () => {
-    const bytes = Uint8Array.from(atob(document.getElementById("packed").textContent), (letter) => letter.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    const stream = (await bytesOf(document.getElementById("packed").textContent)).stream().pipeThrough(new DecompressionStream("deflate"));
     const columns = await new Response(stream).json();
     const byId = new Map(columns.id.map((id, at) => [id, at]));
     const word = (name, at) => columns[name].words[columns[name].at[at]];

@@ -113,6 +113,13 @@ def test_short_numeric_and_product_names_do_not_garble_settings(
     assert redacted("vllm 8 triton") == "vllm 8 triton"
 
 
+def test_a_name_that_names_nobody_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(getpass, "getuser", lambda: "root")
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    assert redacted("2 switches, shared root (B)") == "2 switches, shared root (B)"
+    assert redacted("localhost") == "localhost"
+
+
 def test_a_user_without_an_account_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown() -> str:
         raise KeyError("uid not found: 1234")

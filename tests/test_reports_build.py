@@ -150,13 +150,22 @@ def test_what_a_killed_build_left_aside_goes_with_the_next_and_a_running_one_sta
 
 
 @pytest.mark.parametrize(
-    "name", [b"a\xff.jsonl", b"a b.jsonl", b"a\nb.jsonl", b"<img src=x>.jsonl"]
+    "name",
+    [b"a\xff.jsonl", b"a b.jsonl", b"a\nb.jsonl", b"<img src=x>.jsonl"],
+    ids=["in no encoding", "blank", "new line", "markup"],
 )
 def test_a_file_of_any_name_gets_a_report(tmp_path: Path, name: bytes) -> None:
-    path = tmp_path / os.fsdecode(name)
+    path, out = tmp_path / os.fsdecode(name), tmp_path / os.fsdecode(b"out\xff")
     write(path, [GPU, kernel("own", 1.0)])
-    out = tmp_path / os.fsdecode(b"out\xff")
-    assert make(path, "--out", out, "--no-plots") == 0
+    done = subprocess.run(
+        [sys.executable, "-m", "reports.build", path, "--out", out, "--no-plots"],
+        capture_output=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.splitlines()[0] == os.fsencode(out / "report.md")
     assert names(out) == {"report.md", "report.html"}
     assert "<img src=x>" not in (out / "report.html").read_text()
 

@@ -337,6 +337,17 @@ def test_a_time_that_is_shorter_than_predicted_is_told_as_it_was_given(page: Pag
     assert steps[-1]["adds [ms]"] == "**11.00**"
 
 
+def test_numbers_that_no_pass_can_have_still_make_a_page(page: Page) -> None:
+    nothing = [
+        msgspec.structs.replace(one, median_s=0.0, floor_s=0.0)
+        if isinstance(one, Measurement) and one.median_s is not None
+        else one
+        for one in with_lines(method={"share": 0.5}, alone_s=-1)
+    ]
+    page.of(nothing)
+    assert page.rows("From the floor of its bytes")[-1]["adds [s]"] == "**0.000**"
+
+
 def test_a_graph_that_was_measured_to_be_faster_is_an_action_and_the_predicted_one_is_none(
     page: Page,
 ) -> None:

@@ -65,6 +65,21 @@ def test_a_report_of_logs_alone_begins_with_what_ingest_says_first(page: Page) -
     assert verdict(page, host).startswith("Verdict. ACS redirects on 2 of 2 bridges. How long")
 
 
+def test_of_logs_alone_findings_stand_before_tables_and_in_their_order(page: Page) -> None:
+    findings: list[Record] = [
+        found("windows-dropped", "1 window does not count", "a.log"),
+        found("cycle", "a cycle takes 9 ms", "a.log"),
+        found("drafter-broken", "acceptance is exactly 1.00", "b.log"),
+    ]
+    page.of([GPU, CPU, theirs("cycle", 9000.0, "48 running"), *findings])
+    headings = [line for line in page.text.splitlines() if line.startswith("#")]
+    assert headings[1:6] == [
+        "## Findings", "### drafter-broken", "### cycle", "### windows-dropped", "## Kernels",
+    ]  # fmt: skip
+    page.of([GPU, CPU, forward("eager", 29_490.0), *findings])
+    assert page.text.index("\n## Findings") > page.text.index("\n## Where verify time goes")
+
+
 def test_behind_the_first_finding_stands_what_is_known_of_a_verify(page: Page) -> None:
     lines: list[Record] = [theirs("cycle", 9000.0, "48 running, eager")]
     lines += [found("graph-off", "no CUDA graph", "a.log")]

@@ -76,3 +76,12 @@ OF_HOSTS = (
     "near-slower-than-far",
     "numa-split",
 )
+
+
+def place(name: str) -> int | None:
+    """Return how early a finding of that name stands, 0 the earliest; None where it is not named.
+
+    Those of hosts stand beside those of logs, each at its place among its own.
+    """
+    places = [names.index(name) for names in (OF_LOGS, OF_HOSTS) if name in names]
+    return min(places, default=None)

@@ -19,6 +19,8 @@ from pathlib import Path
 
 # A value of a setting says such a word for its meaning, whoever the user or the host is.
 _PRODUCT_WORDS = frozenset({"cuda", "nccl", "nvidia", "sglang", "triton", "vllm"})
+# They name nobody, and logs speak of a root of PCIe, of a tree and of localhost.
+_NOBODY = frozenset({"localhost", "root"})
 _SEPARATORS = re.compile(r"([,;=:\"'()\[\]{}]+)")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s,;\"']*")
 _MAILBOX = re.compile(r"[^\s,;=\"'@]+@[^\s,;\"'@]+")
@@ -90,7 +92,7 @@ def _names() -> tuple[tuple[re.Pattern[str], str], ...]:
     return tuple(
         (re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", re.IGNORECASE), word)
         for name, word in sorted(words.items(), key=lambda item: -len(item[0]))
-        if len(name) > 1 and not name.isdigit() and name.lower() not in _PRODUCT_WORDS
+        if len(name) > 1 and not name.isdigit() and name.lower() not in _PRODUCT_WORDS | _NOBODY
     )
 
 

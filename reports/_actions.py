@@ -173,7 +173,7 @@ def _unexplained(subject: Subject, shown: Waterfall | None, cycle: _Cycle) -> It
         what=f"find what takes the unexplained time{blamed}",
         saved_s=step.seconds,
         saves=f"up to {saves}",
-        tokens=cycle.gain(step.seconds, ()),
+        tokens=cycle.gain(step.seconds, step.records),
         known=text(step.how),
         confirm=f"{_commands.sweep(subject)}, {code(_TRACE)}",
     )

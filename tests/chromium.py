@@ -63,6 +63,12 @@ class Browser:
 
     def open(self, page: Path, *, width: int = 1600, height: int = 900) -> None:
         """Show a file and wait until it is there."""
+        self.resize(width=width, height=height)
+        self.ask("Page.navigate", url=page.resolve().as_uri())
+        self.until("document.readyState === 'complete' && location.protocol === 'file:'")
+
+    def resize(self, *, width: int, height: int = 900) -> None:
+        """Have a screen of this size, in CSS pixels."""
         self.ask(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -70,8 +76,6 @@ class Browser:
             deviceScaleFactor=1,
             mobile=False,
         )
-        self.ask("Page.navigate", url=page.resolve().as_uri())
-        self.until("document.readyState === 'complete' && location.protocol === 'file:'")
 
     def run(self, script: str) -> Any:
         """Return the value of an expression in the page; a promise is awaited."""

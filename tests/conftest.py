@@ -14,6 +14,8 @@ import torch
 import kernels
 from kernels import _execute
 from reports import _plot_style
+from tests import chromium
+from tests.chromium import Browser
 
 # Before any kernel module is imported, since `@triton.jit` reads it.
 _execute.interpret_without_a_gpu()
@@ -61,3 +63,16 @@ def more_ops(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(kernels, "__path__", [*kernels.__path__, *map(str, folders)])
 
     return add
+
+
+@pytest.fixture(scope="module")
+def _started_browser() -> Iterator[Browser]:
+    with chromium.browser() as started:
+        yield started
+
+
+@pytest.fixture
+def browser(_started_browser: Browser) -> Browser:
+    """A Chromium that has reported no error; one for all tests of a module."""
+    _started_browser.said.clear()
+    return _started_browser

@@ -1,6 +1,5 @@
 """compare.html: tables that sort and filter, and plots that add up, in a real browser."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,18 +111,11 @@ def test_of_very_many_rows_those_that_moved_are_drawn(
     assert any(label.startswith("slower: ") for label in shown)
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium.browser() as started:
-        yield started
-
-
 @pytest.fixture
 def shown(browser: Browser, found: comparison.Comparison, tmp_path: Path) -> Browser:
     """The page of both runs in Chromium."""
     page = tmp_path / "page.html"
     page.write_text(as_html(found, command="python -m reports.compare a b"))
-    browser.said.clear()
     browser.open(page)
     return browser
 
@@ -165,13 +157,7 @@ def test_the_whole_stays_below_its_parts_however_they_are_sorted(shown: Browser)
 @needs_chromium
 @pytest.mark.parametrize("width", [400, 1600])
 def test_nothing_of_it_is_wider_than_the_screen(shown: Browser, width: int) -> None:
-    shown.ask(
-        "Emulation.setDeviceMetricsOverride",
-        width=width,
-        height=900,
-        deviceScaleFactor=1,
-        mobile=False,
-    )
+    shown.resize(width=width)
     shown.run("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert shown.run("document.documentElement.scrollWidth <= innerWidth")
     assert shown.run("[...document.images].every(i => i.naturalWidth > 0)")

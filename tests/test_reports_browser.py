@@ -1,6 +1,5 @@
 """report.html by keyboard alone, for who cannot see it, and with every kind of record."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -24,19 +23,6 @@ EVIL = (
     "\ue000id\ue003%22%3E\ue001x\ue002",
     "x" * 10_000,
 )
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[Browser]:
-    with chromium.browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def browser(started: Browser) -> Browser:
-    """A Chromium that has reported no error."""
-    started.said.clear()
-    return started
 
 
 @pytest.fixture(scope="module")

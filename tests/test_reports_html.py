@@ -4,7 +4,6 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -211,19 +210,6 @@ def test_html_that_is_not_the_templates_own_fold_is_text() -> None:
 
 
 @pytest.fixture(scope="module")
-def started() -> Iterator[Browser]:
-    with chromium.browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def browser(started: Browser) -> Browser:
-    """A Chromium that has reported no error."""
-    started.said.clear()
-    return started
-
-
-@pytest.fixture(scope="module")
 def whole_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(tmp_path_factory.mktemp("page"), whole_run(), plots=True)[0]
 
@@ -315,13 +301,7 @@ def test_all_records_are_in_reach_but_only_those_in_sight_are_rows(
 @needs_chromium
 @pytest.mark.parametrize("width", [400, 1600])
 def test_nothing_is_wider_than_the_screen(shown: Browser, width: int) -> None:
-    shown.ask(
-        "Emulation.setDeviceMetricsOverride",
-        width=width,
-        height=900,
-        deviceScaleFactor=1,
-        mobile=False,
-    )
+    shown.resize(width=width)
     shown.run("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert shown.run("document.documentElement.scrollWidth <= innerWidth")
     assert shown.run("document.querySelector('h1').getBoundingClientRect().top < 200")

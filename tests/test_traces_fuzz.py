@@ -171,6 +171,16 @@ def test_other_encodings_are_read_or_refused(encoding: str) -> None:
     assert found == {"unreadable"} if encoding in ("utf-16", "utf-32") else busy is not None
 
 
+def test_kernels_thirty_years_and_more_apart_are_told_of() -> None:
+    one = Kineto()
+    one.gpu("gemm", 0, 0, stream=0, correlation=0)
+    one.gpu("gemm", 2**53 - 1, 0, stream=0, correlation=1)
+    found, faults = kineto.traces(log_of(one.bytes()))
+    for record in records(found, faults, log_of(one.bytes())):
+        if isinstance(record, Measurement):
+            assert encoded(record)
+
+
 def test_a_bomb_is_refused_before_it_fills_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "UNPACKED_FREELY", 2**20)
     bomb = packed(b'{"traceEvents": [' + b'{"a": 1},' * 2**19)

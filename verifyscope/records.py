@@ -37,7 +37,8 @@ Status = Literal[
 ]
 Confidence = Literal["sure", "likely", "hint"]
 Value = str | int | float | bool
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]  # 30 years: more is no time of anything
+# Two times of a trace with a broken clock lie up to 2 x 2^53 us apart; more is no time at all.
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 
 
 class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
